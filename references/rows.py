@@ -139,9 +139,7 @@ def softmax_rows(
     if not finite:
         # exp(-inf - NaN) is NaN, also at the hidden keys of a NaN row.
         probs = xp.where(keep, probs, 0.0)
-    return SoftmaxRows(
-        probs=probs, lse=lse, keep=keep, sink_probs=sink_probs, softcap_slope=slope, finite=finite
-    )
+    return SoftmaxRows(probs=probs, lse=lse, keep=keep, sink_probs=sink_probs, softcap_slope=slope, finite=finite)
 
 
 def _sink(extras: AttentionExtras, block: RowBlock, xp: Any) -> Array | None:

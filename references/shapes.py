@@ -90,9 +90,7 @@ def _check_extras(extras: AttentionExtras, options: AttentionOptions, full: tupl
         _check_block_mask(extras.block_mask, extras.block_size, full)
 
 
-def _check_block_mask(
-    block_mask: Array, block_size: tuple[int, int] | None, full: tuple[int, int, int, int]
-) -> None:
+def _check_block_mask(block_mask: Array, block_size: tuple[int, int] | None, full: tuple[int, int, int, int]) -> None:
     if block_size is None or len(block_size) != 2 or min(block_size) < 1:
         raise ValueError(f"block_size: {block_size!r}, expected (block_q, block_k), both >= 1, beside block_mask")
     batch, nheads, seqlen_q, seqlen_k = full
