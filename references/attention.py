@@ -5,7 +5,6 @@ Plain formulas (scores, softmax, weighted sum), no online rescaling: that is `bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -13,18 +12,11 @@ import numpy
 from references.masks import dropout_rows
 from references.nonfinite import all_finite, visible_matmul
 from references.options import NO_EXTRAS, Array, AttentionExtras, AttentionOptions
+from references.results import AttentionResult
 from references.rows import head_groups, head_major, softmax_rows, stack_group
 from references.shapes import check_shapes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AttentionResult:
-    """What forward attention returns."""
-
-    out: Array
-    """fp64 (batch, seqlen_q, nheads, head_dim_v)."""
-    lse: Array
-    """fp64 (batch, nheads, seqlen_q), natural log of the softmax denominator, sink included."""
+__all__ = ["AttentionResult", "attention"]
 
 
 def attention(

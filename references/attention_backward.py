@@ -13,24 +13,11 @@ import numpy
 from references.masks import RowBlock, broadcast_index, dropout_rows
 from references.nonfinite import all_finite, visible_matmul
 from references.options import NO_EXTRAS, Array, AttentionExtras, AttentionOptions
+from references.results import Gradients
 from references.rows import SoftmaxRows, head_groups, head_major, softmax_rows, stack_group
 from references.shapes import check_shapes, require_shape
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Gradients:
-    """Gradients of <dout, out> + <dlse, lse>."""
-
-    dq: Array
-    """fp64 (batch, seqlen_q, nheads, head_dim)."""
-    dk: Array
-    """fp64 (batch, seqlen_k, nheads_kv, head_dim), summed over the query heads of each group."""
-    dv: Array
-    """fp64 (batch, seqlen_k, nheads_kv, head_dim_v), summed likewise."""
-    dbias: Array | None = None
-    """fp64 in the shape of extras.bias, summed over its broadcast axes; None without bias."""
-    dsink: Array | None = None
-    """fp64 (nheads,); None without sink."""
+__all__ = ["Gradients", "attention_backward"]
 
 
 def attention_backward(
