@@ -1,0 +1,45 @@
+"""Adapters of attention implementations, by name. Nothing is imported until a candidate is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from verify.candidate import Candidate
+from verify.errors import UsageError
+
+IMPOSTOR_PREFIX = "impostor:"
+
+# Name -> module with `build() -> Candidate`, or `build(variant) -> Candidate` where the name takes ":variant".
+_MODULES = {
+    "torch_flash": "verify.candidates.torch_sdpa:build_flash",
+    "torch_math": "verify.candidates.torch_sdpa:build_math",
+    "torch_flex": "verify.candidates.torch_flex:build",
+    "numpy_tiled": "verify.candidates.numpy_tiled:build",
+}
+_WITH_VARIANTS = ("numpy_tiled",)
+
+
+def builtin_names() -> tuple[str, ...]:
+    """Names of the honest candidates that come with the harness; variants and impostors are not listed."""
+    return tuple(_MODULES)
+
+
+def load(name: str) -> Candidate:
+    """The candidate of that name: a builtin, `numpy_tiled:VARIANT` or `impostor:NAME`.
+
+    Raises
+    ------
+    UsageError
+        For an unknown name; the message lists the known ones.
+    """
+    if name.startswith(IMPOSTOR_PREFIX):
+        build_impostor: Callable[[str], Candidate] = import_module("verify.detection.impostors").build
+        return build_impostor(name.removeprefix(IMPOSTOR_PREFIX))
+    base, separator, variant = name.partition(":")
+    if base not in _MODULES or (separator and base not in _WITH_VARIANTS):
+        known = ", ".join((*builtin_names(), "numpy_tiled:VARIANT", "impostor:NAME"))
+        raise UsageError(f"candidate={name!r}: expected one of {known}")
+    module, _, function = _MODULES[base].partition(":")
+    build: Callable[..., Candidate] = getattr(import_module(module), function)
+    return build(variant) if separator else build()
