@@ -1,0 +1,107 @@
+"""Finds the C++ compiler and the CUDA headers. Nothing is looked for at import, so that the rest works without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+
+class ToolchainError(RuntimeError):
+    """The CPU backend cannot compile here; the message says what to install."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++17 compiler."""
+
+    command: tuple[str, ...]
+    """Program and leading arguments."""
+    version: str
+    """First line of ``--version``."""
+
+    @property
+    def is_clang(self) -> bool:
+        """Whether the command line and the diagnostics are clang's."""
+        return "clang" in self.version.lower()
+
+
+MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v3",), "aarch64": ("-march=armv8.2-a+fp16",)}
+
+
+def machine_flags() -> tuple[str, ...]:
+    """Target flags for this machine.
+
+    Raises
+    ------
+    ToolchainError
+        Outside Linux, on another architecture, or on an x86-64 processor without AVX2.
+    """
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in MACHINE_FLAGS:
+        raise ToolchainError(f"the CPU backend runs on Linux x86-64 or aarch64, not on {sys.platform} {machine}")
+    if machine == "x86_64" and " avx2 " not in f" {Path('/proc/cpuinfo').read_text()} ":
+        raise ToolchainError("the CPU backend needs AVX2, FMA and F16C (x86-64-v3), which this processor lacks")
+    return MACHINE_FLAGS[machine]
+
+
+@functools.cache
+def find_compiler() -> Compiler:
+    """The compiler in use: ``$CXX``, g++, clang++, or the one inside the ``ziglang`` wheel.
+
+    Raises
+    ------
+    ToolchainError
+        If none is there, or ``$CXX`` does not run.
+    """
+    if chosen := os.environ.get("CXX"):
+        return _describe(tuple(shlex.split(chosen)))
+    for name in ("g++", "clang++"):
+        if path := shutil.which(name):
+            return _describe((path,))
+    if importlib.util.find_spec("ziglang"):
+        return _describe((sys.executable, "-m", "ziglang", "c++"))
+    raise ToolchainError(
+        "no C++ compiler: set CXX, install the system package g++ or clang, or `pip install ziglang`"
+    )
+
+
+def _describe(command: tuple[str, ...]) -> Compiler:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ToolchainError(f"the C++ compiler {shlex.join(command)!r} does not run: {error}") from error
+    return Compiler(command, done.stdout.splitlines()[0])
+
+
+@functools.cache
+def cuda_include_dir() -> Path:
+    """Directory that holds cuda_fp16.h and vector_types.h.
+
+    Looked for in the ``nvidia-cuda-runtime`` wheels, then in ``$CUDA_HOME``, then in /usr/local/cuda.
+
+    Raises
+    ------
+    ToolchainError
+        If none of them has the headers.
+    """
+    candidates: list[Path] = []
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        candidates += [*sorted(Path(root).glob("cu[0-9]*/include"), reverse=True), Path(root, "cuda_runtime/include")]
+    if home := os.environ.get("CUDA_HOME"):
+        candidates.append(Path(home, "include"))
+    candidates.append(Path("/usr/local/cuda/include"))
+    for directory in candidates:
+        if (directory / "cuda_fp16.h").is_file() and (directory / "vector_types.h").is_file():
+            return directory
+    raise ToolchainError(
+        "no CUDA headers (cuda_fp16.h): `pip install nvidia-cuda-runtime`, or set CUDA_HOME to a CUDA toolkit"
+    )
