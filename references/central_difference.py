@@ -37,8 +37,8 @@ class Difference:
     """A derivative by differences and how far it can be trusted."""
 
     status: Status
-    """converged: the ratio proves the truncation regime. noise_limited: truncation is hidden below the noise, so `error`
-    alone says what the value is worth. inconclusive: neither; value must not be used."""
+    """converged: the ratio proves the truncation regime. noise_limited: noise hides the truncation, so `error` alone
+    says what the value is worth. inconclusive: neither; value must not be used."""
     value: float
     error: float
     """Estimate of |value - derivative|: the change of the last Richardson step plus amplified noise."""
