@@ -31,6 +31,14 @@ class Problem:
     def asked(self) -> dict[str, Any]:
         return {"options": self.options, "extras": self.extras}
 
+    def lengths(self, batch: int) -> tuple[int, int]:
+        """Valid rows of q and of k in one batch element."""
+        seqlens_q, seqlens_k = self.extras.seqlens_q, self.extras.seqlens_k
+        return (
+            self.q.shape[1] if seqlens_q is None else int(seqlens_q[batch]),
+            self.k.shape[1] if seqlens_k is None else int(seqlens_k[batch]),
+        )
+
 
 def plain_problem(
     seed: int = 0,
