@@ -63,7 +63,7 @@ class Reply:
     route: Route
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The candidate declines a call and says why (a limit of the library, not a fault of the adapter)."""
 
 
@@ -78,7 +78,7 @@ class Candidate(Protocol):
         """Why it cannot run on this machine, or None when it can."""
 
     def run(self, call: Call) -> Reply:
-        """Compute the outputs; raise Refused with the reason where the library declines."""
+        """Compute the outputs; raise RefusedError with the reason where the library declines."""
 
 
 def source_hash(candidate: Candidate) -> str:

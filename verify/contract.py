@@ -44,7 +44,7 @@ class Arithmetic:
     products_exact: bool = True
     """Products of two inputs are exact in the accumulator format (false for fp32 inputs)."""
     scale_on: str = "scores"
-    """Where softmax_scale enters: scores, q (q*scale rounded to the input format), q_and_k (both by its square root)."""
+    """Where softmax_scale enters: scores, q (q*scale rounded to the input format), q_and_k (both by its root)."""
     scale_roundings: int = 2
     """fp32 roundings in scaling the scores."""
     exp_ulp: float = 2.0

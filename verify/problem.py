@@ -68,7 +68,8 @@ class AttentionProblem:
     page_size: int = 0
     """Keys a page of a paged KV cache; 0 = contiguous. Needs seqlens_k."""
     layout: str = "bshd"
-    """Memory layout: bshd, bhsd, packed_qkv, sliced (gaps between rows), broadcast (stride 0 over batch of k, v), offset (unaligned)."""
+    """Memory layout: bshd, bhsd, packed_qkv, sliced (gaps between rows), broadcast (stride 0 over the batch of k, v),
+    offset (unaligned base)."""
 
     def __post_init__(self) -> None:
         _check_shapes(self)

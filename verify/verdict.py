@@ -93,10 +93,14 @@ class Comparison:
     """Up to ten worst elements, by ratio."""
     pattern: str = ""
     """Where the exceeding elements lie."""
+    error_map: tuple[tuple[float, ...], ...] = ()
+    """Largest error/bound in each (row bucket, column bucket), at most 32 x 32; on failures only."""
+    map_axes: tuple[str, str] = ("", "")
+    """Names of the two axes of error_map."""
 
     @property
     def accepted(self) -> bool:
-        """All of shape, dtype, special values and every element's bound hold, and something was compared or is empty."""
+        """All of shape, dtype, special values and every element's bound hold."""
         specials = self.nan_mismatch + self.posinf_mismatch + self.neginf_mismatch
         return self.shape_ok and self.dtype_ok and specials == 0 and self.n_exceeding == 0
 

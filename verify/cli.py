@@ -1,0 +1,128 @@
+"""The command line: run (default), list, repro, doctor. Exit 0 right, 1 findings, 2 bad usage, 3 the harness failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from verify.commands.common import PROFILES
+from verify.environment import check_packages, diagnose
+from verify.errors import UsageError
+
+EXIT_FINDINGS, EXIT_USAGE, EXIT_HARNESS = 1, 2, 3
+DEFAULT_OUT = Path("attn-verify-report")
+
+
+class DefaultToRun(click.Group):
+    """A group whose command is `run` when the first word names no command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
+        if not args or (args[0] not in self.commands and args[0] not in own):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=DefaultToRun, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="attn-verify")
+def cli() -> None:
+    """Judge attention kernels against an fp64 reference and bounds derived from their declared arithmetic."""
+    check_packages()
+
+
+def _candidate_options(function: Any) -> Any:
+    options = (
+        click.option("--checks", default="", help="Comma-separated names of checks; all of them by default."),
+        click.option("--device", type=click.Choice(["auto", "cpu", "gpu"]), default="auto", show_default=True),
+        click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds for one call."),
+        click.option("--in-process", is_flag=True, help="Run the candidate in this process (debugging)."),
+        click.option("--python", "python", default=None, help="Interpreter of the candidate's own process."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@cli.command()
+@click.option(
+    "--candidate", "candidates", multiple=True, help="Candidate to run; repeatable; all available by default."
+)
+@click.option("--profile", type=click.Choice(PROFILES), default="quick", show_default=True)
+@click.option("-k", "select", default="", help="Only cases whose label or id contains this text.")
+@click.option(
+    "--capture", type=click.Path(path_type=Path), default=None, help="Run the q, k, v of this .npz or .safetensors."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the cases' values.")
+@click.option("--jobs", default=min(os.cpu_count() or 1, 8), show_default="cores, at most 8", help="Judging processes.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, help="Where results go."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout, nothing else.")
+@_candidate_options
+def run(**options: Any) -> None:
+    """Judge candidates on the cases of a profile and write a report."""
+    from verify.commands.run import run_command
+
+    sys.exit(EXIT_FINDINGS if run_command(**options) else 0)
+
+
+@cli.command("list")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of tables.")
+def list_(as_json: bool) -> None:
+    """List candidates, checks, recipes and profiles."""
+    from verify.commands.listing import list_command
+
+    list_command(as_json=as_json)
+
+
+@cli.command()
+@click.argument("case_id")
+@click.option("--candidate", required=True)
+@click.option(
+    "--save", type=click.Path(path_type=Path), default=None, help="Write inputs, got, expected, bound as .npz."
+)
+@_candidate_options
+def repro(**options: Any) -> None:
+    """Repeat one case on one candidate and show everything."""
+    from verify.commands.repro import repro_command
+
+    sys.exit(EXIT_FINDINGS if repro_command(**options) else 0)
+
+
+@cli.command()
+def doctor() -> None:
+    """Say what works on this machine and what is missing."""
+    console = Console()
+    lines = diagnose()
+    for line in lines:
+        console.print(
+            f"{'ok     ' if line.ok else 'missing'}  {line.subject:<14}{line.text}", soft_wrap=True, highlight=False
+        )
+    sys.exit(EXIT_HARNESS if any(line.required and not line.ok for line in lines) else 0)
+
+
+def main() -> None:
+    """Entry point: maps errors to one line and an exit code."""
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    except (UsageError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_HARNESS)
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:  # noqa: BLE001 - the outermost frame: whatever is left is a fault of the harness
+        traceback.print_exc()
+        print(f"error: the harness failed: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(EXIT_HARNESS)

@@ -1,0 +1,37 @@
+"""What several commands share: the device, lists of names, JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from verify.environment import diagnose
+from verify.errors import require
+
+PROFILES = ("quick", "full", "nightly")
+
+
+def resolve_device(device: str) -> str:
+    """The device of a run: auto takes the GPU where there is one.
+
+    Raises
+    ------
+    UsageError
+        If a GPU is asked for and there is none.
+    """
+    gpu = next(line for line in diagnose() if line.subject == "GPU")
+    require(device != "gpu" or gpu.ok, "device", device, f"a machine with a GPU ({gpu.text})")
+    chosen = "gpu" if device == "gpu" or (device == "auto" and gpu.ok) else "cpu"
+    os.environ["ATTN_VERIFY_DEVICE"] = chosen
+    return chosen
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """Names of a comma-separated list."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, indent=2, allow_nan=False))

@@ -1,0 +1,83 @@
+"""pytest plugin: the conformance suite on every candidate, with ids fit for -k (backward, causal, bf16, ragged, ...).
+
+Options and fixtures only, imported by every pytest run of an environment: heavy imports wait until they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from verify.conformance import ConformanceJudge
+    from verify.verdict import Finding
+
+FIXTURE = "attention_finding"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the conformance suite."""
+    group = parser.getgroup("attn-verify", "attention-kernel verification")
+    group.addoption(
+        "--candidate", action="append", default=[], dest="attn_candidates", help="candidate to judge; repeatable"
+    )
+    group.addoption(
+        "--attn-profile", default="quick", choices=("quick", "full", "nightly"), help="cases of the conformance suite"
+    )
+    group.addoption("--attn-seed", default=0, type=int, help="seed of the cases' values")
+    group.addoption("--attn-timeout", default=60.0, type=float, help="seconds for one call of a candidate")
+    group.addoption("--attn-in-process", action="store_true", help="run candidates in the pytest process")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrise tests that use `attention_finding` over candidates, cases and checks."""
+    if FIXTURE not in metafunc.fixturenames:
+        return
+    from verify.conformance import questions
+    from verify.errors import UsageError
+
+    options = metafunc.config.option
+    try:
+        asked = questions(tuple(options.attn_candidates), options.attn_profile, options.attn_seed)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+    marker = next(metafunc.definition.iter_markers("attention_cases"), None)
+    parameters = [
+        pytest.param(question, id=question.label)
+        for question in asked
+        if marker is None or marker.args[0](question.case)
+    ]
+    metafunc.parametrize(FIXTURE, parameters, indirect=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marker."""
+    config.addinivalue_line("markers", "attention_cases(predicate): only cases for which predicate(case) is true")
+
+
+@pytest.fixture(scope="session")
+def attention_judge(request: pytest.FixtureRequest) -> Iterator[ConformanceJudge]:
+    """Judges one case at a time and keeps what its checks share."""
+    from verify.conformance import ConformanceJudge
+
+    options = request.config.option
+    judge = ConformanceJudge(timeout_s=options.attn_timeout, in_process=options.attn_in_process)
+    try:
+        yield judge
+    finally:
+        judge.close()
+
+
+@pytest.fixture
+def attention_finding(request: pytest.FixtureRequest, attention_judge: ConformanceJudge) -> Finding:
+    """Finding of one check on one case and candidate; UNSUPPORTED skips, a failure fails with the full picture."""
+    from verify.verdict import Status
+
+    finding = attention_judge.finding(request.param)
+    if finding.status is Status.UNSUPPORTED:
+        pytest.skip("; ".join(finding.reasons))
+    if finding.status.is_failure:
+        pytest.fail(attention_judge.explain(request.param, finding), pytrace=False)
+    return finding

@@ -1,0 +1,115 @@
+"""What a person sees in the terminal: the matrix, one failing case in full. Formats records, decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from verify.record import Record
+from verify.verdict import Comparison, Finding, Status
+
+STYLES = {Status.PASS: "green", Status.UNSUPPORTED: "dim", Status.POWERLESS: "yellow"}
+
+
+def matrix(records: Sequence[Record]) -> Table:
+    """Candidates x checks: passed/judged, failures in red, worst error over bound below."""
+    checks = list(dict.fromkeys(f.check for r in records for f in r.verdict.findings if f.check != "capabilities"))
+    table = Table(title="cases right / judged, and the worst error/bound", title_justify="left")
+    table.add_column("candidate", no_wrap=True)
+    for check in checks:
+        table.add_column(check, justify="right")
+    table.add_column("skipped", justify="right")
+    for name in dict.fromkeys(record.candidate for record in records):
+        mine = [record for record in records if record.candidate == name]
+        skipped = sum(record.verdict.status is Status.UNSUPPORTED for record in mine)
+        cells = [_cell([f for r in mine for f in r.verdict.findings if f.check == check]) for check in checks]
+        table.add_row(name, *cells, str(skipped))
+    return table
+
+
+def _cell(findings: Sequence[Finding]) -> Text:
+    judged = [finding for finding in findings if finding.status is not Status.UNSUPPORTED]
+    if not judged:
+        return Text("-", style="dim")
+    failed = sum(finding.status.is_failure for finding in judged)
+    ratios = [c.max_bound_ratio for f in judged for c in f.comparisons if c.n_total]
+    worst = f"  {max(ratios):.2g}" if ratios else ""
+    return Text(f"{len(judged) - failed}/{len(judged)}{worst}", style="bold red" if failed else "green")
+
+
+def totals_line(records: Sequence[Record]) -> str:
+    """One line: how many cases x candidates ended in which status."""
+    counts = Counter(record.verdict.status for record in records)
+    parts = [f"{counts[status]} {status}" for status in Status if counts[status]]
+    return f"{len(records)} cases x candidates: " + ", ".join(parts or ["none"])
+
+
+def repro_line(record: Record) -> str:
+    """The command that repeats one case."""
+    return f"python -m verify repro '{record.case_id}' --candidate {record.candidate}"
+
+
+def failure_lines(record: Record) -> Iterator[str]:
+    """One failing case in full: verdict, case, replay line, errors, worst elements, pattern, causes, checks."""
+    verdict = record.verdict
+    yield f"{verdict.status}  {record.candidate}  [{record.recipe}; {', '.join(record.features) or 'plain'}]"
+    yield f"  replay  {repro_line(record)}"
+    if record.route is not None:
+        fallback = (
+            f", asked {record.route.asked}: {record.route.fallback_reason}" if record.route.fallback_reason else ""
+        )
+        yield f"  route   {record.route.backend}{fallback}"
+    for finding in verdict.findings:
+        yield f"  {finding.check:<12}{finding.status}" + (f"  {finding.reasons[0]}" if finding.reasons else "")
+        for reason in finding.reasons[1:]:
+            yield f"  {'':<12}{reason}"
+        for comparison in finding.comparisons:
+            if not comparison.accepted:
+                yield from (f"    {line}" for line in comparison_lines(comparison))
+    for place, cause in enumerate(verdict.likely_causes, start=1):
+        yield f"  cause {place}  {cause}"
+
+
+def comparison_lines(c: Comparison) -> Iterator[str]:
+    """Metrics of one comparison and its worst elements."""
+    yield (
+        f"{c.tensor}: {c.n_exceeding} of {c.n_total} beyond the bound, max error/bound {c.max_bound_ratio:.3g}, "
+        f"NaN/+inf/-inf differing {c.nan_mismatch}/{c.posinf_mismatch}/{c.neginf_mismatch}"
+    )
+    yield (
+        f"max abs {c.max_abs:.3g}, max rel {c.max_rel:.3g}, rms {c.rms:.3g}, rel L2 {c.rel_l2:.3g}, gain {c.gain:.6g}, "
+        f"bias {c.bias:.2g}, cosine {c.cosine:.7g}, max ulp {c.max_ulp:.3g}"
+    )
+    for worst in c.worst:
+        if not worst.ratio <= 1:
+            index = ",".join(map(str, worst.index))
+            yield (
+                f"[{index}] tile {worst.tile[0]},{worst.tile[1]}: got {worst.got:.9g}, expected {worst.expected:.9g}, "
+                f"bound {worst.bound:.3g}, error/bound {worst.ratio:.3g}"
+            )
+
+
+def print_failures(console: Console, records: Sequence[Record], *, limit: int) -> None:
+    """The first failing cases in full and how many more there are, one candidate after another."""
+    failing = [record for record in records if record.verdict.status.is_failure]
+    shown = _spread(failing, limit)
+    for record in shown:
+        console.print()
+        for line in failure_lines(record):
+            console.print(Text(line, style="red" if not line.startswith(" ") else ""), soft_wrap=True)
+    if len(failing) > len(shown):
+        console.print(f"\n{len(failing) - len(shown)} more failing cases are in the report")
+
+
+def _spread(failing: Sequence[Record], limit: int) -> list[Record]:
+    """At most `limit` records that show as many candidates and statuses as possible."""
+    first: dict[tuple[str, Status], Record] = {}
+    for record in failing:
+        first.setdefault((record.candidate, record.verdict.status), record)
+    chosen = list(first.values())[:limit]
+    rest = [record for record in failing if record not in chosen]
+    return chosen + rest[: max(0, limit - len(chosen))]
