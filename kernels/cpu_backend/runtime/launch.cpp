@@ -57,6 +57,7 @@ SIMT_API void simt_launch(simt::LaunchRecord* record) {
         if (!run_block(number)) break;
     restore_handlers();
     if (launch->checked) shadow_end_launch();
+    launch = nullptr;
 }
 
 SIMT_API unsigned simt_record_sizes(int which) {
