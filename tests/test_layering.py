@@ -18,7 +18,8 @@ LAYERS = (
     ("extras",),
     ("inputs", "strategies"),
     ("grid",),
-    ("candidate", "verdict"),
+    ("verdict",),
+    ("candidate",),
     ("candidates",),
     ("detection", "worker"),
     ("dense",),
@@ -74,6 +75,8 @@ def test_imports_follow_the_layers(path: Path) -> None:
         elif package == "verify" and rest.split(".")[0] in RANKS:
             target, own = rest.split(".")[0], _room(path)
             assert target == own or RANKS[target] < RANKS[own], f"{own} imports {name}"
+        elif top == "verify" and package == "kernels":
+            assert _room(path) in ("candidates", "detection", "bench", "commands"), f"{_room(path)} imports {name}"
 
 
 @pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(ROOT)))

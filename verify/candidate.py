@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from verify.contract import Contract
 from verify.problem import AttentionProblem
+from verify.verdict import Status
 
 Array = NDArray[Any]
 
@@ -67,6 +68,14 @@ class RefusedError(Exception):
     """The candidate declines a call and says why (a limit of the library, not a fault of the adapter)."""
 
 
+class KernelFaultError(Exception):
+    """The candidate ran, and its own instruments report a fault (race, access out of bounds, deadlock, ...)."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 @runtime_checkable
 class Candidate(Protocol):
     """An implementation of attention under test."""
@@ -78,7 +87,8 @@ class Candidate(Protocol):
         """Why it cannot run on this machine, or None when it can."""
 
     def run(self, call: Call) -> Reply:
-        """Compute the outputs; raise RefusedError with the reason where the library declines."""
+        """Compute the outputs; raise RefusedError with the reason where the library declines,
+        KernelFaultError for a fault that the candidate's own instruments report."""
 
 
 def source_hash(candidate: Candidate) -> str:

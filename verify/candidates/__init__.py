@@ -16,8 +16,10 @@ _MODULES = {
     "torch_math": "verify.candidates.torch_sdpa:build_math",
     "torch_flex": "verify.candidates.torch_flex:build",
     "numpy_tiled": "verify.candidates.numpy_tiled:build",
+    "cuda_textbook": "verify.candidates.cuda:build_textbook",
+    "cuda_tiled": "verify.candidates.cuda:build_tiled",
 }
-_WITH_VARIANTS = ("numpy_tiled",)
+_WITH_VARIANTS = ("numpy_tiled", "cuda_textbook", "cuda_tiled")
 
 
 def builtin_names() -> tuple[str, ...]:
