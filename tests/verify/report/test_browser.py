@@ -1,0 +1,232 @@
+"""The page in a real browser, driven over the plain WebDriver protocol: filters, counts, details, speed, escaping."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verify.record import Record
+from verify.report import write_report
+from verify.verdict import Finding, Status
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    BROWSER is None or DRIVER is None,
+    reason="needs chromium and chromedriver on the PATH: apt-get install chromium chromium-driver",
+)
+MakeRecords = Callable[[int], list[Record]]
+ELEMENT_KEY = "element-6066-11e4-a52e-4f735466cecf"
+"""Key under which WebDriver returns an element (W3C WebDriver, section 12.1)."""
+
+
+class Page:
+    """One browser session."""
+
+    def __init__(self, server: str) -> None:
+        options = {
+            "binary": BROWSER,
+            "args": ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1500,1200"],
+        }
+        wanted = {
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
+        self.root = server
+        session = self.send("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self.root = f"{server}/session/{session['sessionId']}"
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = json.dumps(body if body is not None else {}).encode() if method == "POST" else None
+        request = urllib.request.Request(self.root + path, data=data, method=method)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["value"]
+
+    def open(self, path: Path) -> None:
+        # A new document, also when only the part behind # differs.
+        self.send("POST", "/url", {"url": "about:blank"})
+        self.send("POST", "/url", {"url": path.resolve().as_uri()})
+        self.wait("return document.body.dataset.ready")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.send("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def find(self, selector: str) -> str:
+        found = self.send("POST", "/element", {"using": "css selector", "value": selector})
+        return str(found[ELEMENT_KEY])
+
+    def click(self, selector: str) -> None:
+        place = self.find(selector)
+        self.run("arguments[0].scrollIntoView({block: 'center'})", {ELEMENT_KEY: place})
+        self.send("POST", f"/element/{place}/click")
+
+    def write(self, selector: str, text: str) -> None:
+        self.send("POST", f"/element/{self.find(selector)}/value", {"text": text})
+
+    def text(self, selector: str) -> str:
+        return str(self.run("return document.querySelector(arguments[0]).innerText", selector))
+
+    def count(self) -> int:
+        """Cases that pass the filters, as the page says."""
+        return int(self.text("#count").split()[0])
+
+    def wait(self, script: str) -> Any:
+        deadline = time.monotonic() + 30
+        while not (value := self.run(script)):
+            assert time.monotonic() < deadline, f"the page never reached: {script}"
+            time.sleep(0.05)
+        return value
+
+    def complaints(self) -> list[str]:
+        """Errors of the console since the last call: exceptions and everything that the content policy blocked."""
+        entries = self.send("POST", "/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+
+    def screenshot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self.send("GET", "/screenshot")))
+
+    def close(self) -> None:
+        self.send("DELETE", "")
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    """Headless browser for the module; chromedriver picks its own free port and prints it."""
+    process = subprocess.Popen([str(DRIVER), "--port=0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = next(line for line in process.stdout if "started successfully on port" in line)
+        browser = Page(f"http://127.0.0.1:{int(line.rstrip().rstrip('.').rsplit(' ', 1)[1])}")
+        yield browser
+        browser.close()
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+        process.stdout.close()
+
+
+@pytest.fixture
+def shown(page: Page, tmp_path: Path, make_records: MakeRecords) -> tuple[Page, list[Record]]:
+    records = make_records(400)
+    page.open(write_report(records, tmp_path, title="Nightly", command="python -m verify run").html)
+    return page, records
+
+
+def failures_of(records: list[Record], candidate: str, check: str) -> int:
+    findings = [(r.candidate, f.check, f.status) for r in records for f in r.verdict.findings]
+    return sum(c == candidate and k == check and status.is_failure for c, k, status in findings)
+
+
+def test_a_matrix_cell_filters_the_table_to_the_cases_that_it_counts(shown: tuple[Page, list[Record]]) -> None:
+    page, records = shown
+    cell = '#matrix-table button[data-candidate="tiled"][data-column="forward"]'
+    failed = failures_of(records, "tiled", "forward")
+    assert page.text(f"{cell} .fail") == f"✗ {failed}"
+    page.click(cell)
+    assert page.count() == sum(r.candidate == "tiled" for r in records)
+    page.run("const s = document.querySelector('[name=status]'); s.value = '*fail'; s.dispatchEvent(new Event('input'))")
+    assert page.count() == failed > 0
+
+
+def test_typed_words_must_all_occur_and_reset_brings_every_case_back(shown: tuple[Page, list[Record]]) -> None:
+    page, records = shown
+    page.write("[name=text]", "TILED softcap")
+    expected = sum(r.candidate == "tiled" and "softcap" in r.features for r in records)
+    assert page.count() == expected > 0
+    page.click("#reset")
+    assert page.count() == len(records)
+
+
+def test_a_failing_row_expands_to_its_replay_line_comparisons_worst_elements_and_map(
+    shown: tuple[Page, list[Record]],
+) -> None:
+    page, records = shown
+    page.write("[name=text]", "diagonal")
+    page.click("#cases-table tbody .toggle")
+    command = page.text(".detail .replay code")
+    failing = {r.case_id for r in records if r.verdict.likely_causes}
+    assert command.split("'")[1] in failing
+    assert command.endswith("--candidate tiled")
+    assert page.run("return document.querySelectorAll('.detail .comparisons tbody tr').length") == 5
+    assert page.run("return document.querySelectorAll('.detail .evidence')[0].querySelectorAll('.elements tbody tr').length") == 10
+    assert page.run("return document.querySelectorAll('.detail svg.map[role=img] rect').length") == 32 * 32
+    assert "causal diagonal off by one" in page.text(".detail ol")
+
+
+def test_a_row_opens_and_a_column_sorts_from_the_keyboard(shown: tuple[Page, list[Record]]) -> None:
+    page, _ = shown
+    page.write("#cases-table .toggle", "\ue007")  # Enter
+    assert page.run("return document.querySelectorAll('tr.detail').length") == 1
+    page.write('[data-sort="candidate"]', "\ue007")
+    assert page.text("#cases-table tbody tr td:nth-child(3)") == "flash_sm80"
+    assert page.run("return document.activeElement.dataset.sort") == "candidate"
+
+
+def test_a_failure_group_shows_its_cases(shown: tuple[Page, list[Record]]) -> None:
+    page, _ = shown
+    expected = int(page.text("#failures tbody button"))
+    page.click("#failures tbody button")
+    assert page.count() == expected
+
+
+def test_the_cells_of_the_fixed_limits_table_count_every_comparison(shown: tuple[Page, list[Record]]) -> None:
+    page, records = shown
+    page.wait("return document.querySelector('#limits-table button')")
+    cells = page.run("return [...document.querySelectorAll('#limits-table button')].map((b) => Number(b.textContent))")
+    assert sum(cells) == sum(len(f.comparisons) for r in records for f in r.verdict.findings)
+
+
+def test_a_view_survives_in_the_address(shown: tuple[Page, list[Record]]) -> None:
+    page, _ = shown
+    page.write("[name=text]", "gqa")
+    count, address = page.count(), page.run("return location.href")
+    page.send("POST", "/url", {"url": "about:blank"})
+    page.send("POST", "/url", {"url": address})
+    page.wait("return document.body.dataset.ready")
+    assert page.count() == count
+
+
+def test_the_page_asks_for_nothing_and_complains_of_nothing(shown: tuple[Page, list[Record]]) -> None:
+    page, _ = shown
+    page.complaints()
+    page.send("POST", "/refresh", {})
+    page.wait("return document.body.dataset.ready")
+    assert page.run("return performance.getEntriesByType('resource').length") == 0
+    assert page.complaints() == []
+
+
+def test_hostile_text_is_shown_and_never_run(
+    page: Page, tmp_path: Path, make_record: Callable[..., Record], hostile: str
+) -> None:
+    finding = Finding(check=hostile, status=Status.CRASH, reasons=(hostile,))
+    record = make_record(hostile, hostile, [finding], features=(hostile,), recipe=hostile, origin=hostile)
+    page.open(write_report([record], tmp_path, title=hostile, command=hostile).html)
+    page.click("#cases-table .toggle")
+    assert page.run("return window.stolen") is None
+    assert page.run("return document.querySelectorAll('img, iframe, b b').length") == 0
+    assert page.run("return document.querySelector('.detail li').textContent") == hostile
+    assert page.run("return document.querySelectorAll('#cases-table tr.row').length") == 1
+
+
+def test_ten_thousand_records_stay_small_and_quick(page: Page, tmp_path: Path, big_report: Path) -> None:
+    assert big_report.stat().st_size < 6_000_000
+    page.open(big_report)
+    assert page.count() == 10_000
+    assert page.run("return document.querySelectorAll('#cases-table tr.row').length") == 50
+    elapsed_ms = page.run(
+        "const field = document.querySelector('[name=text]'), start = performance.now();"
+        "field.value = 'tiled causal diagonal'; field.dispatchEvent(new Event('input'));"
+        "document.body.offsetHeight; return performance.now() - start"
+    )
+    assert 0 < page.count() < 10_000
+    assert elapsed_ms < 500
