@@ -24,10 +24,13 @@ def capture(draw: Draw, path: str, sha: str) -> Operands:
         require(shape == expected, f"capture:{name}", shape, f"the shape {expected} of the case")
         return tensors[name].astype(np.float64)
 
+    p, mask = draw.problem, tensors.get("mask")
+    full = (p.batch, p.nheads, p.seqlen_q, p.seqlen_k)
+    require(mask is None or mask.shape == full, "capture:mask", getattr(mask, "shape", None), f"the shape {full}")
     return Operands(
         q=read("q", drawn.q),
         k=read("k", drawn.k),
         v=read("v", drawn.v),
         dout=read("dout", drawn.dout),
-        mask=tensors.get("mask"),
+        mask=mask,
     )
