@@ -68,10 +68,10 @@ def build_kernel(source: Path, entries: Sequence[str], defines: Mapping[str, str
         refuse_static_shared(file)
     compiler, flags = find_compiler(), _kernel_flags(build)
     text = _translation_unit(source, entries, defines)
-    key = _digest(text, compiler.version, *flags, str(cuda_include_dir()), *_contents(files), _device_digest())
-    target = cache_dir() / f"kernel-{key}.so"
+    runtime = build_runtime()
+    inputs = (text, compiler.version, *flags, str(cuda_include_dir()), *_contents(files), _device_digest(), runtime.name)
+    target = cache_dir() / f"kernel-{_digest(*inputs)}.so"
     if not target.exists():
-        runtime = build_runtime()
         prelude = _prelude(compiler, flags)
         includes = [f"-I{source.parent}", f"-I{CUDA_DIR}", *_include_flags()]
         with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:

@@ -183,7 +183,12 @@ class CpuModule:
         return ctypes.create_string_buffer(data, len(data))
 
     def _read_faults(self, records: Sequence[FaultRecord], buffers: Sequence[Buffer]) -> tuple[Fault, ...]:
-        return tuple(self._read_fault(record, buffers) for record in records)
+        """One fault for each kind and pair of lines: the compiler can split a source access into several instructions."""
+        distinct: dict[tuple[object, ...], Fault] = {}
+        for record in records:
+            fault = self._read_fault(record, buffers)
+            distinct.setdefault((fault.kind, fault.file, fault.line, fault.other_file, fault.other_line), fault)
+        return tuple(distinct.values())
 
     def _read_fault(self, record: FaultRecord, buffers: Sequence[Buffer]) -> Fault:
         place, other = self._resolve(record.site), self._resolve(record.other)
