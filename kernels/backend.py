@@ -54,8 +54,8 @@ class Launch:
     block: int
     """Threads of a block."""
     shared_bytes: int
-    params: np.void
-    """The parameter struct, passed by value."""
+    params: NDArray[np.void]
+    """The parameter struct, an array of shape (), passed by value."""
     operands: tuple[Operand, ...]
 
 

@@ -38,7 +38,7 @@ def grid_of(grid: Grid, sizes: Sizes, tile: Tile) -> tuple[int, int, int]:
     }
     x, y, z = table[grid]
     if x > MAX_GRID_X or max(y, z) > MAX_GRID_YZ:
-        raise ValueError(f"grid: ({x}, {y}, {z}) for {grid.value}, expected at most ({MAX_GRID_X}, {MAX_GRID_YZ}, same)")
+        raise ValueError(f"grid: {x, y, z} for {grid.value}, expected at most {MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ}")
     return x, y, z
 
 

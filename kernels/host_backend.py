@@ -64,7 +64,7 @@ class HostBackend:
             grid=launch.grid,
             block=(launch.block, 1, 1),
             shared_bytes=launch.shared_bytes,
-            args=[np.asarray(launch.params)],
+            args=[launch.params],
             buffers=buffers_of(launch.operands),
             schedule=self._schedule,
             mma=self._mma,

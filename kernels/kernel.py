@@ -1,4 +1,4 @@
-"""What a kernel is: its source, its passes, its tiles and the facts it declares. Plain data; nothing is compiled here."""
+"""What a kernel is: its source, its passes, its tiles and the facts it declares. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Shared(Enum):
     NONE = "none"
     THREADS = "one float a thread"
     FORWARD = "Q, K, V and P tiles"
-    BACKWARD = "Q, dO, K, V and dS tiles, lse and delta rows"
-    BACKWARD_TWO = "the same with a P tile"
+    BACKWARD = "Q, dO, K, V, P and dS tiles, lse and delta rows"
+    BACKWARD_BIAS = "the same with a tile of sums"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

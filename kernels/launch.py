@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernels.backend import Array, Backend, Launch, Module, Operand
 from kernels.geometry import grid_of
@@ -117,8 +118,8 @@ def backward(
     Returns
     -------
     dict
-        dq, dk, dv in the shapes and dtype of q, k, v; dbias like the bias (summed over its size-1 axes) and dsink like the
-        sink, where the options have them.
+        dq, dk, dv in the shapes and dtype of q, k, v; where the options have them, dbias like the bias (summed over its
+        size-1 axes) and dsink like the sink.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def dropout_mask(
                 grid=grid,
                 block=_MASK_THREADS,
                 shared_bytes=0,
-                params=params[()],
+                params=params,
                 operands=_outputs(keep=keep),
             )
         )
@@ -216,7 +217,11 @@ class _Plan:
     sizes: Sizes
 
     def run(
-        self, params: Any, operands: tuple[Operand, ...], scratch: Mapping[str, Array], given: tuple[str, ...]
+        self,
+        params: NDArray[np.void],
+        operands: tuple[Operand, ...],
+        scratch: Mapping[str, Array],
+        given: tuple[str, ...],
     ) -> None:
         """Issue the passes in order; scratch memory counts as written once a pass has run."""
         steps = [step for step in self.direction.passes if step.needs is None or step.needs in given]
@@ -235,7 +240,7 @@ class _Plan:
                     grid=grid,
                     block=self.tile.threads,
                     shared_bytes=shared_bytes(step.shared, self.bucket, self.tile),
-                    params=params[()],
+                    params=params,
                     operands=operands + memory,
                 )
             )
@@ -275,8 +280,7 @@ def _gradients(
     if unknown:
         raise ValueError(f"grads: {', '.join(unknown)}, expected names out of {', '.join(wanted)}")
     return {
-        name: _output(backend, name, given.get(name), tuple(array.shape), array.dtype)
-        for name, array in wanted.items()
+        name: _output(backend, name, given.get(name), tuple(array.shape), array.dtype) for name, array in wanted.items()
     }
 
 
@@ -322,6 +326,4 @@ def _inputs(**arrays: Array | None) -> tuple[Operand, ...]:
 
 
 def _outputs(**arrays: Array) -> tuple[Operand, ...]:
-    return tuple(
-        Operand(name=name, array=array, writable=True, initialised=False) for name, array in arrays.items()
-    )
+    return tuple(Operand(name=name, array=array, writable=True, initialised=False) for name, array in arrays.items())

@@ -44,7 +44,7 @@ class Options:
     dropout_offset: int = 0
     """32-bit stream number under the seed."""
     cu_seqlens_q: Array | None = None
-    """int32 (batch + 1,): packed layout, sequence b has rows cu[b] to cu[b + 1]. Given with cu_seqlens_k or not at all."""
+    """int32 (batch + 1,): packed layout, sequence b has rows cu[b] to cu[b + 1]. With cu_seqlens_k or not at all."""
     cu_seqlens_k: Array | None = None
     max_seqlen_q: int | None = None
     """Longest packed sequence. None reads cu_seqlens_q back to the host, which waits for the GPU."""

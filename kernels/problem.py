@@ -16,7 +16,7 @@ from kernels.backend import Array, Backend, Operand
 from kernels.dropout import drop_threshold
 from kernels.kernel import Kernel
 from kernels.options import Options
-from kernels.params import PAIR_AXES, PROBLEM, TENSOR_AXES, fill_view
+from kernels.params import PAIR_AXES, TENSOR_AXES, element_strides, fill_view
 
 MAX_SEQLEN = 2**28
 """Rows and band limits stay below 2^28 and 2^29, so that their sums never leave a 32-bit int in the kernels."""
@@ -128,7 +128,7 @@ def resolve_sizes(kernel: Kernel, backend: Backend, q: Array, k: Array, v: Array
     if options.bias is not None:
         require_broadcastable("bias", options.bias, (batch, nheads, seqlen_q, seqlen_k))
         leading = (1,) * (4 - options.bias.ndim)
-        bias = (*leading, *options.bias.shape)  # type: ignore[assignment]
+        bias = (*leading, *options.bias.shape)
     return Sizes(
         batch=batch,
         seqlen_q=seqlen_q,
@@ -183,7 +183,9 @@ def check_options(sizes: Sizes, q: Array, options: Options) -> None:
         blocks = (-(-sizes.seqlen_q // rows), -(-sizes.seqlen_k // cols))
         require_dtype("block_mask", options.block_mask, "bool", "uint8")
         if tuple(options.block_mask.shape[-2:]) != blocks:
-            raise ValueError(f"block_mask: shape {tuple(options.block_mask.shape)}, expected (..., {blocks[0]}, {blocks[1]})")
+            raise ValueError(
+                f"block_mask: shape {tuple(options.block_mask.shape)}, expected (..., {blocks[0]}, {blocks[1]})"
+            )
         require_broadcastable("block_mask", options.block_mask, (sizes.batch, sizes.nheads, *blocks))
     if options.bias is not None:
         require_dtype("bias", options.bias, storage, "float32")
@@ -216,9 +218,7 @@ def fill_problem(p: Any, backend: Backend, sizes: Sizes, q: Array, k: Array, v: 
         array = getattr(options, name)
         p[name] = 0 if array is None else backend.address(array)
     if options.alibi_slopes is not None:
-        item = options.alibi_slopes.dtype.itemsize
-        steps = [0 if size == 1 else step // item for size, step in zip(options.alibi_slopes.shape, options.alibi_slopes.strides, strict=True)]
-        p["alibi_batch"], p["alibi_head"] = (0, *steps)[-2:]
+        p["alibi_batch"], p["alibi_head"] = (0, *element_strides(options.alibi_slopes))[-2:]
     if options.sink is not None:
         p["sink_head"] = options.sink.strides[0] // options.sink.dtype.itemsize
         p["sink_is_fp32"] = str(options.sink.dtype) == "float32"
@@ -257,8 +257,3 @@ def option_operands(options: Options) -> tuple[Operand, ...]:
         for name in names
         if (array := getattr(options, name)) is not None
     )
-
-
-def new_problem() -> Any:
-    """A zeroed Problem struct."""
-    return np.zeros((), PROBLEM)

@@ -116,9 +116,9 @@ TILED = Kernel(
     backward=Direction(
         passes=(
             Pass(entry="backward_delta", grid=Grid.QUERY_ROWS),
-            Pass(entry="tiled_dkdv", grid=Grid.KEY_TILES, shared=Shared.BACKWARD_TWO),
+            Pass(entry="tiled_dkdv", grid=Grid.KEY_TILES, shared=Shared.BACKWARD),
             Pass(entry="tiled_dq", grid=Grid.QUERY_TILES, shared=Shared.BACKWARD),
-            Pass(entry="tiled_dbias", grid=Grid.BIAS_TILES, shared=Shared.BACKWARD, needs="bias"),
+            Pass(entry="tiled_dbias", grid=Grid.BIAS_TILES, shared=Shared.BACKWARD_BIAS, needs="bias"),
             Pass(entry="backward_sink", grid=Grid.HEADS, shared=Shared.THREADS, needs="sink"),
         ),
         workspaces=("delta",),

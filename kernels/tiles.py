@@ -70,8 +70,8 @@ def shared_bytes(shared: Shared, bucket: int, tile: Tile) -> int:
         Shared.NONE: 0,
         Shared.THREADS: tile.threads,
         Shared.FORWARD: (tile.q + 2 * tile.k) * dim_pitch + pairs,
-        Shared.BACKWARD: 2 * (tile.q + tile.k) * dim_pitch + pairs + 2 * tile.q,
-        Shared.BACKWARD_TWO: 2 * (tile.q + tile.k) * dim_pitch + 2 * pairs + 2 * tile.q,
+        Shared.BACKWARD: 2 * (tile.q + tile.k) * dim_pitch + 2 * pairs + 2 * tile.q,
+        Shared.BACKWARD_BIAS: 2 * (tile.q + tile.k) * dim_pitch + 3 * pairs + 2 * tile.q,
     }
     return floats[shared] * _FLOAT_BYTES
 
@@ -97,7 +97,9 @@ def check_shape(tile: Tile, bucket: int) -> None:
     """
     threads_x = min(tile.k, 16)
     if threads_x < 1 or 32 % threads_x or tile.threads % 32 or tile.threads > 1024:
-        raise TileError(f"tile: {tile}, expected k = 1, 2, 4, 8 or a multiple of 16, and whole warps up to 1024 threads")
+        raise TileError(
+            f"tile: {tile}, expected k = 1, 2, 4, 8 or a multiple of 16, and whole warps up to 1024 threads"
+        )
     threads_y = tile.threads // threads_x
     if tile.q % threads_y or tile.k % threads_y or tile.k % threads_x or bucket % threads_x:
         raise TileError(f"tile: {tile}, expected q and k to be multiples of {threads_y} (threads / min(k, 16))")

@@ -26,7 +26,7 @@ constexpr int KEY_PITCH = TILE_K + 1;
 static_assert(WARP % THREADS_X == 0, "the threads of one row must lie in one warp");
 static_assert(THREADS % WARP == 0 && TILE_Q % THREADS_Y == 0 && TILE_K % THREADS_Y == 0, "threads must divide the tile");
 static_assert(HEAD_DIM_BUCKET % THREADS_X == 0, "HEAD_DIM_BUCKET must be a multiple of THREADS_X");
-static_assert(MY_ROWS * MY_COLS <= 32, "visibility of a thread's scores is kept in the bits of one word");
+static_assert(MY_ROWS * MY_COLS <= 32, "a thread holds its scores in registers");
 
 struct Place {  // of a thread in the thread grid
     int x, y;
@@ -60,15 +60,10 @@ __device__ __forceinline__ void load_rows(float* tile, const RowView& t, int bat
         tile[row] = first + row < end ? *value_of(t, batch, start, first + row, head) : 0.0f;
 }
 
-// scores[i][j] = sum_d a[row i][d] * b[column j][d], d ascending.
-__device__ __forceinline__ void dot_rows(float (&scores)[MY_ROWS][MY_COLS], const float* a, const float* b, int dims,
-                                         Place me)
+// products[row][col] = sum_d a[row][d] * b[col][d], d ascending; a thread writes the pairs that it owns.
+__device__ __forceinline__ void dot_rows(float* products, const float* a, const float* b, int dims, Place me)
 {
-#pragma unroll
-    for (int i = 0; i < MY_ROWS; ++i)
-#pragma unroll
-        for (int j = 0; j < MY_COLS; ++j)
-            scores[i][j] = 0.0f;
+    float sum[MY_ROWS][MY_COLS] = {};
     for (int d = 0; d < dims; ++d) {
         float column[MY_COLS];
 #pragma unroll
@@ -79,9 +74,26 @@ __device__ __forceinline__ void dot_rows(float (&scores)[MY_ROWS][MY_COLS], cons
             const float x = a[(me.y + i * THREADS_Y) * DIM_PITCH + d];
 #pragma unroll
             for (int j = 0; j < MY_COLS; ++j)
-                scores[i][j] += x * column[j];
+                sum[i][j] += x * column[j];
         }
     }
+#pragma unroll
+    for (int i = 0; i < MY_ROWS; ++i)
+#pragma unroll
+        for (int j = 0; j < MY_COLS; ++j)
+            products[(me.y + i * THREADS_Y) * KEY_PITCH + me.x + j * THREADS_X] = sum[i][j];
+}
+
+// visit(row, col, index in a score tile) for each pair that this thread owns. Not unrolled on purpose: masks, bias, softcap
+// and dropout would be repeated for every pair, which costs instruction cache and seconds of compile time.
+template <class Visit>
+__device__ __forceinline__ void for_own_pairs(Place me, Visit visit)
+{
+#pragma unroll 1
+    for (int row = me.y; row < TILE_Q; row += THREADS_Y)
+#pragma unroll 1
+        for (int col = me.x; col < TILE_K; col += THREADS_X)
+            visit(row, col, row * KEY_PITCH + col);
 }
 
 // sum[i][c] += sum_t weights[row i, term t] * terms[t][c], t ascending, hidden weights skipped.
@@ -107,7 +119,7 @@ __device__ __forceinline__ void add_product(float (&sum)[ROWS][MY_DIMS], const f
     }
 }
 
-// Rows [first, end) of the tile leave as factor * sum; rows in [valid, end) are padding and leave as zero.
+// Rows [first, end) of one head leave as factor * sum.
 template <int ROWS>
 __device__ __forceinline__ void store_rows(const TensorView& t, const float (&sum)[ROWS][MY_DIMS], float factor,
                                            int batch, int start, int head, int first, int end, int dims, Place me)

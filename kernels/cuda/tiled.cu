@@ -6,13 +6,13 @@
 //
 // entry            grid                                          loops over        shared floats
 // tiled_forward    (query tiles, nheads, batch)                  key tiles         (q + 2k) D + S
-// tiled_dq         (query tiles, nheads, batch)                  key tiles         (2q + 2k) D + S + 2q
+// tiled_dq         (query tiles, nheads, batch)                  key tiles         (2q + 2k) D + 2S + 2q
 // tiled_dkdv       (key tiles, nheads_kv, batch)                 heads, q tiles    (2q + 2k) D + 2S + 2q
-// tiled_dbias      (key tiles | 1, query tiles | 1, bias slices) broadcast axes    (2q + 2k) D + S + 2q
+// tiled_dbias      (key tiles | 1, query tiles | 1, bias slices) broadcast axes    (2q + 2k) D + 3S + 2q
 //     with q = TILE_Q, k = TILE_K, D = HEAD_DIM_BUCKET + 1, S = TILE_Q * (TILE_K + 1); all fp32; THREADS threads
 // backward_delta, backward_sink: see row_passes.cuh
 //
-// 1 One block a query tile; K and V stream through shared memory; each thread holds a register tile of S and of O.
+// 1 One block a query tile; K and V stream through shared memory; each thread sums a register tile of S and of O.
 // 2 Online softmax: running row maximum m and sum l; O is rescaled by exp(m_old - m_new) when a tile raises m.
 // 3 Tiles outside of the band (causal, window) or empty in the block mask are skipped, not masked.
 // 4 The backward recomputes P = exp(S - lse). One block owns a key tile (dK, dV) or a query tile (dQ): every sum has one
@@ -43,48 +43,36 @@ __device__ __forceinline__ void start_softmax(Softmax& state, float sink)
     }
 }
 
-// Dot products become logits in place; returns a word whose bit i * MY_COLS + j tells whether pair (i, j) is visible.
-__device__ __forceinline__ unsigned int finish_logits(float (&scores)[MY_ROWS][MY_COLS], const Problem& p,
-                                                      const Sequence& s, int head, int row0, int col0, Place me)
+// Dot products of this thread's pairs become logits in place; hidden pairs are marked.
+__device__ __forceinline__ void finish_logits(float* scores, const Problem& p, const Sequence& s, int head, int row0,
+                                              int col0, Place me)
 {
-    unsigned int visible = 0;
-#pragma unroll
-    for (int i = 0; i < MY_ROWS; ++i)
-#pragma unroll
-        for (int j = 0; j < MY_COLS; ++j) {
-            const int row = row0 + me.y + i * THREADS_Y;
-            const int col = col0 + me.x + j * THREADS_X;
-            if (!is_visible(p, s, head, row, col))
-                continue;
-            visible |= 1u << (i * MY_COLS + j);
-            scores[i][j] = logit_of(p, s, head, row, col, scores[i][j]).value;
-        }
-    return visible;
+    for_own_pairs(me, [&](int row, int col, int at) {
+        const bool visible = is_visible(p, s, head, row0 + row, col0 + col);
+        scores[at] = visible ? logit_of(p, s, head, row0 + row, col0 + col, scores[at]).value : hidden_mark();
+    });
 }
 
-// One tile of logits joins row i: updates m and l, rescales O and writes the row of Z P, hidden pairs marked.
-__device__ __forceinline__ void update_row(Softmax& state, int i, const float (&logits)[MY_COLS], unsigned int visible,
-                                           float* weights, const Problem& p, const Sequence& s, int head, int row,
-                                           int col0, Place me)
+// One row of logits joins row i of the state: updates m and l, rescales O; logits become exp(logit - m) in place.
+__device__ __forceinline__ void update_row(Softmax& state, int i, float* scores, Place me)
 {
     float largest = state.row_max[i];
 #pragma unroll
-    for (int j = 0; j < MY_COLS; ++j)
-        if (visible >> j & 1u)
-            largest = fmaxf(largest, logits[j]);
+    for (int j = 0; j < MY_COLS; ++j) {
+        const float logit = scores[me.x + j * THREADS_X];
+        if (!is_hidden(logit))  // fmaxf passes over NaNs; they come back through exp
+            largest = fmaxf(largest, logit);
+    }
     largest = row_max(largest);
     const float shift = finite_shift(largest);
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < MY_COLS; ++j) {
-        const int column = me.x + j * THREADS_X;
-        float weight = hidden_mark();
-        if (visible >> j & 1u) {
-            const float prob = expf(logits[j] - shift);
-            sum += prob;
-            weight = prob * dropout_factor(p, s.batch, head, row, col0 + column);
+        float& score = scores[me.x + j * THREADS_X];
+        if (!is_hidden(score)) {
+            score = expf(score - shift);
+            sum += score;
         }
-        weights[column] = weight;
     }
     const float rescale = expf(state.row_max[i] - shift);
     state.row_sum[i] = state.row_sum[i] * rescale + row_sum(sum);
@@ -92,6 +80,18 @@ __device__ __forceinline__ void update_row(Softmax& state, int i, const float (&
 #pragma unroll
     for (int c = 0; c < MY_DIMS; ++c)
         state.out[i][c] *= rescale;
+}
+
+// Dropout acts on the weights that meet V, not on their sum l.
+__device__ __forceinline__ void drop_weights(float* weights, const Problem& p, const Sequence& s, int head, int row0,
+                                             int col0, Place me)
+{
+    if (p.drop_below == 0)
+        return;
+    for_own_pairs(me, [&](int row, int col, int at) {
+        if (!is_hidden(weights[at]))
+            weights[at] *= dropout_factor(p, s.batch, head, row0 + row, col0 + col);
+    });
 }
 
 // O = sum / l and lse = m + log(l). A row that saw no key and no sink has l = 0: out = 0, lse = -inf.
@@ -111,13 +111,13 @@ __device__ __forceinline__ void finish_softmax(Softmax& state, const ForwardPara
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) tiled_forward(ForwardParams p)
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tiled_forward(ForwardParams p)
 {
     DYN_SMEM(shared);
     float* q_tile = reinterpret_cast<float*>(shared);
     float* k_tile = q_tile + TILE_Q * DIM_PITCH;
     float* v_tile = k_tile + TILE_K * DIM_PITCH;
-    float* weights = v_tile + TILE_K * DIM_PITCH;
+    float* scores = v_tile + TILE_K * DIM_PITCH;  // S, then Z P; a thread touches its own pairs until the warp barrier
 
     const Problem& problem = p.problem;
     const Sequence s = sequence_of(problem, blockIdx.z);
@@ -139,17 +139,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_forward(ForwardParam
         load_tile<TILE_K>(k_tile, problem.k, s.batch, s.k_start, kv_head, col0, s.k_length, problem.head_dim);
         load_tile<TILE_K>(v_tile, problem.v, s.batch, s.k_start, kv_head, col0, s.k_length, problem.head_dim_v);
         __syncthreads();  // read after write: Q (first time), K and V
-        float scores[MY_ROWS][MY_COLS];
         dot_rows(scores, q_tile, k_tile, problem.head_dim, me);
-        const unsigned int visible = finish_logits(scores, problem, s, head, row0, col0, me);
+        finish_logits(scores, problem, s, head, row0, col0, me);
 #pragma unroll
-        for (int i = 0; i < MY_ROWS; ++i) {
-            const int row = me.y + i * THREADS_Y;
-            update_row(state, i, scores[i], visible >> (i * MY_COLS), weights + row * KEY_PITCH, problem, s, head,
-                       row0 + row, col0, me);
-        }
+        for (int i = 0; i < MY_ROWS; ++i)
+            update_row(state, i, scores + (me.y + i * THREADS_Y) * KEY_PITCH, me);
+        drop_weights(scores, problem, s, head, row0, col0, me);
         __syncwarp();  // read after write: a row of P is written and read by threads of one warp only
-        add_product<MY_ROWS, KEY_PITCH, 1>(state.out, weights, v_tile, min(TILE_K, s.k_length - col0), me);
+        add_product<MY_ROWS, KEY_PITCH, 1>(state.out, scores, v_tile, min(TILE_K, s.k_length - col0), me);
     }
     finish_softmax(state, p, s, head, row0, me);
     store_rows(p.out, state.out, 1.0f, s.batch, s.q_start, head, row0, s.q_extent, problem.head_dim_v, me);
@@ -160,8 +157,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_forward(ForwardParam
 struct GradientTiles {  // shared memory of the backward
     float *q, *dout, *k, *v;  // operands
     float *lse, *delta;       // one value a query row
-    float *dscores;           // dS or dlogit, hidden pairs marked
-    float *weights;           // Z P, hidden pairs marked; tiled_dkdv only
+    float *weights;           // S, then Z P; hidden pairs marked
+    float *dscores;           // dP, then dS or dlogit; hidden pairs marked
 };
 
 __device__ __forceinline__ GradientTiles carve(unsigned char* shared)
@@ -173,8 +170,8 @@ __device__ __forceinline__ GradientTiles carve(unsigned char* shared)
     t.v = t.k + TILE_K * DIM_PITCH;
     t.lse = t.v + TILE_K * DIM_PITCH;
     t.delta = t.lse + TILE_Q;
-    t.dscores = t.delta + TILE_Q;
-    t.weights = t.dscores + TILE_Q * KEY_PITCH;
+    t.weights = t.delta + TILE_Q;
+    t.dscores = t.weights + TILE_Q * KEY_PITCH;
     return t;
 }
 
@@ -214,32 +211,20 @@ __device__ __forceinline__ PairGradient pair_gradient(const Problem& p, const Se
     return {prob * factor, dlogit, dlogit * logit.slope};
 }
 
-// S and dP of one tile pair, then visit(i, j, gradient) for each pair of this thread.
+// S and dP of one pair of tiles, then visit(index in a score tile, gradient) for each pair of this thread.
 template <class Visit>
-__device__ __forceinline__ void for_each_pair(const GradientTiles& t, const Problem& p, const Sequence& s, int head,
-                                              int row0, int col0, Place me, Visit visit)
+__device__ __forceinline__ void for_each_gradient(const GradientTiles& t, const Problem& p, const Sequence& s, int head,
+                                                  int row0, int col0, Place me, Visit visit)
 {
-    float scores[MY_ROWS][MY_COLS];
-    float dprobs[MY_ROWS][MY_COLS];
-    dot_rows(scores, t.q, t.k, p.head_dim, me);
-    dot_rows(dprobs, t.dout, t.v, p.head_dim_v, me);
-#pragma unroll
-    for (int i = 0; i < MY_ROWS; ++i)
-#pragma unroll
-        for (int j = 0; j < MY_COLS; ++j) {
-            const int row = me.y + i * THREADS_Y;
-            const int col = me.x + j * THREADS_X;
-            visit(i, j, pair_gradient(p, s, head, row0 + row, col0 + col, scores[i][j], dprobs[i][j], t.lse[row],
-                                      t.delta[row]));
-        }
+    dot_rows(t.weights, t.q, t.k, p.head_dim, me);
+    dot_rows(t.dscores, t.dout, t.v, p.head_dim_v, me);
+    for_own_pairs(me, [&](int row, int col, int at) {
+        visit(at, pair_gradient(p, s, head, row0 + row, col0 + col, t.weights[at], t.dscores[at], t.lse[row],
+                                t.delta[row]));
+    });
 }
 
-__device__ __forceinline__ int tile_index(int i, int j, Place me)
-{
-    return (me.y + i * THREADS_Y) * KEY_PITCH + me.x + j * THREADS_X;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) tiled_dq(BackwardParams p)
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tiled_dq(BackwardParams p)
 {
     DYN_SMEM(shared);
     const GradientTiles t = carve(shared);
@@ -260,16 +245,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_dq(BackwardParams p)
         __syncthreads();  // write after read: the last tile of K, V and dS is still in use
         load_keys(t, problem, s, kv_head_of(problem, head), col0);
         __syncthreads();  // read after write: Q, dO, lse, delta (first time), K and V
-        for_each_pair(t, problem, s, head, row0, col0, me, [&](int i, int j, const PairGradient& g) {
-            t.dscores[tile_index(i, j, me)] = g.dscore;
-        });
+        for_each_gradient(t, problem, s, head, row0, col0, me,
+                          [&](int at, const PairGradient& g) { t.dscores[at] = g.dscore; });
         __syncwarp();  // read after write: a row of dS is written and read by threads of one warp only
         add_product<MY_ROWS, KEY_PITCH, 1>(dq, t.dscores, t.k, min(TILE_K, s.k_length - col0), me);
     }
     store_rows(p.dq, dq, problem.softmax_scale, s.batch, s.q_start, head, row0, s.q_extent, problem.head_dim, me);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) tiled_dkdv(BackwardParams p)
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tiled_dkdv(BackwardParams p)
 {
     DYN_SMEM(shared);
     const GradientTiles t = carve(shared);
@@ -293,9 +277,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_dkdv(BackwardParams 
             __syncthreads();  // write after read: the last tile of Q, dO, P and dS is still in use
             load_queries(t, p, s, head, row0);
             __syncthreads();  // read after write: K, V (first time), Q, dO, lse and delta
-            for_each_pair(t, problem, s, head, row0, col0, me, [&](int i, int j, const PairGradient& g) {
-                t.weights[tile_index(i, j, me)] = g.weight;
-                t.dscores[tile_index(i, j, me)] = g.dscore;
+            for_each_gradient(t, problem, s, head, row0, col0, me, [&](int at, const PairGradient& g) {
+                t.weights[at] = g.weight;
+                t.dscores[at] = g.dscore;
             });
             __syncthreads();  // read after write: a column of P and dS comes from threads of every warp
             const int rows = min(TILE_Q, s.q_length - row0);
@@ -306,9 +290,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_dkdv(BackwardParams 
     store_rows(p.dv, dv, 1.0f, s.batch, s.k_start, kv_head, col0, s.k_extent, problem.head_dim_v, me);
 }
 
-// One sequence and head of a tile of dbias. An axis of size 1 in the bias is walked over and summed.
-__device__ __forceinline__ void add_dlogits(float (&sum)[MY_ROWS][MY_COLS], const GradientTiles& t,
-                                            const BackwardParams& p, const Sequence& s, int head, Place me)
+// One sequence and head of a tile of dbias, added to `sum`. An axis of size 1 in the bias is walked over and summed.
+__device__ __forceinline__ void add_dlogits(float* sum, const GradientTiles& t, const BackwardParams& p,
+                                            const Sequence& s, int head, Place me)
 {
     const int first_row = blockIdx.y * TILE_Q;
     const int first_col = blockIdx.x * TILE_K;
@@ -322,13 +306,14 @@ __device__ __forceinline__ void add_dlogits(float (&sum)[MY_ROWS][MY_COLS], cons
             load_queries(t, p, s, head, row0);
             load_keys(t, p.problem, s, kv_head_of(p.problem, head), col0);
             __syncthreads();  // read after write: all operands
-            for_each_pair(t, p.problem, s, head, row0, col0, me, [&](int i, int j, const PairGradient& g) {
-                sum[i][j] += is_hidden(g.dlogit) ? 0.0f : g.dlogit;
+            for_each_gradient(t, p.problem, s, head, row0, col0, me, [&](int at, const PairGradient& g) {
+                if (!is_hidden(g.dlogit))
+                    sum[at] += g.dlogit;
             });
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) tiled_dbias(BackwardParams p)
+extern "C" __global__ void __launch_bounds__(THREADS, 1) tiled_dbias(BackwardParams p)
 {
     DYN_SMEM(shared);
     const GradientTiles t = carve(shared);
@@ -338,16 +323,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_dbias(BackwardParams
     const int bias_batch = blockIdx.z / p.bias_heads;
     const int end_batch = p.bias_batch == 1 ? problem.batch : bias_batch + 1;
     const int end_head = p.bias_heads == 1 ? problem.nheads : bias_head + 1;
-    float sum[MY_ROWS][MY_COLS] = {};
+    float* sum = t.dscores + TILE_Q * KEY_PITCH;
+    for_own_pairs(me, [&](int, int, int at) { sum[at] = 0.0f; });
     for (int batch = bias_batch; batch < end_batch; ++batch)
         for (int head = bias_head; head < end_head; ++head)
             add_dlogits(sum, t, p, sequence_of(problem, batch), head, me);
 
-#pragma unroll
-    for (int i = 0; i < MY_ROWS; ++i)
-#pragma unroll
-        for (int j = 0; j < MY_COLS; ++j)
-            t.dscores[tile_index(i, j, me)] = sum[i][j];
     __syncthreads();  // read after write: a thread sums over rows and columns of others
     const int row0 = blockIdx.y * TILE_Q;
     const int col0 = blockIdx.x * TILE_K;
@@ -361,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_dbias(BackwardParams
         float total = 0.0f;
         for (int i = row; i < row + span_rows; ++i)
             for (int j = col; j < col + span_cols; ++j)
-                total += t.dscores[i * KEY_PITCH + j];
+                total += sum[i * KEY_PITCH + j];
         const PairView& d = p.dbias;
         store_mixed(d.data, bias_batch * d.batch + bias_head * d.head + (row0 + row) * d.row + (col0 + col) * d.col,
                     problem.bias_is_fp32, total);
