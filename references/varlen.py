@@ -165,6 +165,11 @@ class _Sequence:
     keys: slice
     extras: AttentionExtras
 
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Rows of q and of k."""
+        return self.rows.stop - self.rows.start, self.keys.stop - self.keys.start
+
     def corner(self, array: Array) -> tuple[slice, ...]:
         """Index of the part of a broadcastable array that this sequence uses, all four axes kept."""
         batch, _, rows, keys = _four_axes(array).shape
@@ -172,8 +177,8 @@ class _Sequence:
         return (
             everything if batch == 1 else slice(self.index, self.index + 1),
             everything,
-            everything if rows == 1 else slice(0, self.rows.stop - self.rows.start),
-            everything if keys == 1 else slice(0, self.keys.stop - self.keys.start),
+            everything if rows == 1 else slice(0, self.lengths[0]),
+            everything if keys == 1 else slice(0, self.lengths[1]),
         )
 
 
@@ -197,21 +202,22 @@ def _extras_of(extras: AttentionExtras, part: _Sequence) -> AttentionExtras:
     def cut(array: Array | None) -> Array | None:
         return None if array is None else _four_axes(array)[part.corner(array)]
 
-    slopes, blocks = extras.alibi_slopes, extras.block_mask
+    slopes, blocks, dropout = extras.alibi_slopes, extras.block_mask, extras.dropout_keep
+    seqlen_q, seqlen_k = part.lengths
     if slopes is not None and slopes.ndim == 2:
         slopes = slopes[part.index]
+    if dropout is not None:
+        # Never broadcast, so an axis of length 1 is cut like any other.
+        dropout = dropout[part.index : part.index + 1, :, :seqlen_q, :seqlen_k]
     if blocks is not None and extras.block_size is not None:
         batch = 0 if blocks.shape[0] == 1 else part.index
-        across = [
-            -(-(axis.stop - axis.start) // size)
-            for axis, size in zip((part.rows, part.keys), extras.block_size, strict=True)
-        ]
-        blocks = blocks[batch : batch + 1, :, : across[0], : across[1]]
+        block_q, block_k = extras.block_size
+        blocks = blocks[batch : batch + 1, :, : -(-seqlen_q // block_q), : -(-seqlen_k // block_k)]
     return replace(
         extras,
         mask=cut(extras.mask),
         bias=cut(extras.bias),
-        dropout_keep=cut(extras.dropout_keep),
+        dropout_keep=dropout,
         alibi_slopes=slopes,
         block_mask=blocks,
     )

@@ -1,0 +1,44 @@
+"""forward and backward ask their namespace only for what CuPy has too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.testing import assert_array_equal
+
+from references.attention import attention
+from references.attention_backward import attention_backward
+from tests.references.problems import Problem, problems
+
+CUPY_HAS = frozenset(
+    {"abs", "arange", "ascontiguousarray", "broadcast_to", "cosh", "exp", "float64", "full", "inf", "isfinite", "isnan"}
+    | {"log", "matmul", "maximum", "nan", "ones", "tanh", "where", "zeros", "zeros_like"}
+)
+"""Names used here that CuPy documents with the same meaning, `out=` of exp included."""
+
+
+class Narrow:
+    """NumPy without everything else."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in CUPY_HAS:
+            raise AssertionError(f"xp.{name} is not among the names that CuPy is known to have")
+        return getattr(np, name)
+
+
+@settings(max_examples=50)
+@given(problems())
+def test_a_namespace_that_has_only_cupy_names_suffices_backward_too(problem: Problem) -> None:
+    got = attention(*problem.operands, **problem.asked, xp=Narrow())
+    assert_array_equal(got.out, attention(*problem.operands, **problem.asked).out)
+    grads = attention_backward(*problem.operands, problem.dout, **problem.asked, dlse=problem.dlse, xp=Narrow())
+    expected = attention_backward(*problem.operands, problem.dout, **problem.asked, dlse=problem.dlse)
+    assert_array_equal(grads.dk, expected.dk)
+
+
+def test_every_name_exists_in_cupy() -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is the optional extra of the GPU backends", exc_type=ImportError)
+    assert sorted(name for name in CUPY_HAS if not hasattr(cupy, name)) == []
