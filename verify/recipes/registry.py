@@ -21,7 +21,7 @@ class RecipeInfo:
     name: str
     summary: str
     """What the values look like, one line."""
-    faults: str
+    targets: str
     """Class of kernel fault that the design brings to light."""
     defaults: Mapping[str, ParamValue]
     """Parameters and their defaults; a number takes numbers, a text takes text or an integer."""
@@ -50,25 +50,25 @@ class RecipeInfo:
 _RECIPES: dict[str, RecipeInfo] = {}
 
 
-def recipe(name: str, summary: str, faults: str, **defaults: ParamValue) -> Callable[[Build], Build]:
+def recipe(name: str, summary: str, targets: str, **defaults: ParamValue) -> Callable[[Build], Build]:
     """Decorator that registers `build(draw, **parameters)` under a name."""
 
     def register(build: Build) -> Build:
         require(name not in _RECIPES, "recipe", name, "a name that is not registered yet")
-        _RECIPES[name] = RecipeInfo(name=name, summary=summary, faults=faults, defaults=defaults, build=build)
+        _RECIPES[name] = RecipeInfo(name=name, summary=summary, targets=targets, defaults=defaults, build=build)
         return build
 
     return register
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Names of all recipes, in order of registration (simple to hard)."""
-    return tuple(_RECIPES)
+    """Names of all recipes, in alphabetical order."""
+    return tuple(sorted(_RECIPES))
 
 
 def recipe_info(name: str) -> RecipeInfo:
     """The recipe of that name; UsageError for an unknown one."""
-    require(name in _RECIPES, "recipe", name, "one of " + ", ".join(_RECIPES))
+    require(name in _RECIPES, "recipe", name, "one of " + ", ".join(recipe_names()))
     return _RECIPES[name]
 
 
@@ -78,8 +78,8 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def describe() -> list[RecipeInfo]:
-    """All recipes, for listings."""
-    return list(_RECIPES.values())
+    """All recipes in the order of their names, for listings."""
+    return [_RECIPES[name] for name in recipe_names()]
 
 
 def design(case: Case) -> Operands:
