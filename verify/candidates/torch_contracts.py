@@ -1,0 +1,109 @@
+"""What the CPU backends of torch declare. Read from the sources of torch 2.13 and confirmed by measurement.
+
+Measured on AVX-512 with torch 2.13.0+cpu; every figure here is a fact about the library, none is a tolerance.
+"""
+
+from __future__ import annotations
+
+from verify.contract import Arithmetic, Capabilities, Contract
+from verify.dtypes import STORAGE_DTYPES
+
+_SDPA_FEATURES = frozenset({"causal", "causal_topleft", "boolean", "bias", "gqa"})
+FLASH_TILE_K = 512
+"""Keys a tile (FlashAttentionKernel.cpp, flash_attention_kernel_impl)."""
+FLASH_TILE_Q = 32
+"""Query rows a tile below 192 rows; 64 from 192 and 256 from 768 rows, where this figure counts too many roundings."""
+
+
+def _flash_arithmetic(storage: str) -> Arithmetic:
+    """ATen/native/cpu/FlashAttentionKernel.cpp: cpu_flash_attention and cpu_flash_attention_backward.
+
+    - P is converted to the storage dtype before P V, the sum is taken before (_exp_reduce_sum_fusion_kernel).
+    - exp of fp16 and bf16 is the fast one: lse of 64 equal keys is off by up to 843 * 2^-23. In fp32 the ratio of two
+      weights is off by at most 2.8 * 2^-23, and exp(0) is 1.
+    - grad_q, grad_k and grad_v are accumulated by gemm with beta = 1 in their own dtype, block after block and, for
+      the query heads of a group, head after head.
+    - dsum is the row sum of grad_out times the stored out.
+    """
+    reduced = storage != "fp32"
+    return Arithmetic(
+        probs_dtype=storage,
+        probs_backward_dtype=storage,
+        dscores_dtype=storage,
+        products_exact=reduced,
+        exp_ulp=1000.0 if reduced else 3.0,
+        argmax_exact=not reduced,
+        tile_q=FLASH_TILE_Q,
+        tile_k=FLASH_TILE_K,
+        delta_from="out",
+        lse_stored=True,
+        rounds_dq_per_tile=reduced,
+        rounds_dkv_per_tile=reduced,
+        group_sum_dtype=storage,
+    )
+
+
+def _math_arithmetic(storage: str) -> Arithmetic:
+    """ATen/native/transformers/attention.cpp: _scaled_dot_product_attention_math, unfused.
+
+    q, k and v are converted to fp32 first and everything stays fp32 until out and the gradients are stored, the sum
+    over a group included. q and k are each multiplied by the root of the scale; _safe_softmax stores P, which its
+    backward reads: delta is rowsum(P*dP). Its exp is off by less than one ulp.
+    """
+    # The format of the scaled q and k is fp32 whatever the storage. For fp16 and bf16 that is stated as six roundings
+    # of the scores (two products, and a rounded root that enters twice) and inexact products.
+    own_format = storage == "fp32"
+    return Arithmetic(
+        products_exact=False,
+        scale_on="q_and_k" if own_format else "scores",
+        scale_roundings=2 if own_format else 6,
+        delta_from="dprobs",
+        lse_stored=False,
+    )
+
+
+def _flex_arithmetic(storage: str) -> Arithmetic:
+    """torch/_higher_order_ops/flex_attention.py: math_attention, the path without compilation.
+
+    Scores and softmax in fp32; the normalised P is converted to the storage dtype before it meets V. lse is divided by
+    ln 2 and multiplied by it again on the way out: two more roundings of it, counted with those of the scores and of
+    the logarithm.
+    """
+    return Arithmetic(
+        probs_normalised_dtype=storage,
+        products_exact=storage != "fp32",
+        scale_roundings=4,
+        log_ulp=4.0,
+        delta_from="dprobs",
+        lse_stored=False,
+    )
+
+
+def _contract(capabilities: Capabilities, arithmetic: dict[str, Arithmetic]) -> Contract:
+    return Contract(capabilities=capabilities, arithmetic=arithmetic)
+
+
+FLASH = _contract(
+    Capabilities(features=_SDPA_FEATURES, max_head_dim=512, outputs=frozenset({"out", "lse", "dq", "dk", "dv"})),
+    {storage: _flash_arithmetic(storage) for storage in STORAGE_DTYPES},
+)
+MATH = _contract(
+    Capabilities(
+        features=_SDPA_FEATURES | {"dv"},
+        max_head_dim=512,
+        outputs=frozenset({"out", "dq", "dk", "dv", "dbias"}),
+    ),
+    {storage: _math_arithmetic(storage) for storage in STORAGE_DTYPES},
+)
+FLEX = _contract(
+    Capabilities(
+        features=frozenset(
+            {"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "alibi", "softcap", "gqa", "dv"}
+        ),
+        max_head_dim=512,
+        backward=False,
+        outputs=frozenset({"out", "lse"}),
+        empty=False,
+    ),
+    {storage: _flex_arithmetic(storage) for storage in STORAGE_DTYPES},
+)

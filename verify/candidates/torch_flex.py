@@ -1,0 +1,125 @@
+"""torch flex_attention on the CPU without compilation: forward only, the library has no CPU backward.
+
+Masks become a BlockMask; bias, ALiBi and softcap become the score_mod. Compiling needs a C++ compiler and 20 s a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from verify.candidate import Call, RefusedError, Reply, Route, contiguous
+from verify.candidates.torch_arrays import heads_first, rows_first, to_array, to_tensor, torch_missing
+from verify.candidates.torch_contracts import FLEX
+from verify.contract import Contract
+
+
+class TorchFlex:
+    """flex_attention as the library runs it without torch.compile."""
+
+    def __init__(self, name: str = "torch_flex", contract: Contract = FLEX) -> None:
+        self.name = name
+        self.contract = contract
+
+    def unavailable(self) -> str | None:
+        """Why torch cannot be used, or None."""
+        return torch_missing()
+
+    def run(self, call: Call) -> Reply:
+        """out and lse of the call.
+
+        Raises
+        ------
+        RefusedError
+            The problem is not declared, a backward is asked for, or torch declines.
+        """
+        reason = self.contract.capabilities.refusal(call.problem)
+        if reason is None and call.backward:
+            reason = "FlexAttention does not support backward on CPU"
+        if reason is not None:
+            raise RefusedError(reason)
+        from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
+        from verify.candidates.torch_runtime import facts, heard_warnings, one_thread
+
+        p = call.problem
+        q, k, v = (heads_first(call.arrays[name]) for name in ("q", "k", "v"))
+        # torch warns that the path without compilation is slow, which is the point of asking for it.
+        with one_thread(), heard_warnings():
+            out, aux = flex_attention(
+                q,
+                k,
+                v,
+                score_mod=_score_mod(call),
+                block_mask=_block_mask(call),
+                scale=p.softmax_scale,
+                enable_gqa=p.group > 1,
+                return_aux=AuxRequest(lse=True),
+            )
+        outputs = {"out": contiguous(rows_first(out)), "lse": contiguous(to_array(aux.lse))}
+        return Reply(outputs=outputs, route=Route(backend="math_attention", details=facts() | {"compiled": "no"}))
+
+
+def _score_mod(call: Call) -> Callable[..., Any] | None:
+    """Softcap, then bias, then ALiBi, as a function of one score and its indices; None where there is nothing to do."""
+    import torch
+
+    p, arrays = call.problem, call.arrays
+    offset = _offset(call)
+    bias = to_tensor(arrays["bias"]) if "bias" in arrays else None
+    slopes = to_tensor(arrays["alibi_slopes"]) if "alibi_slopes" in arrays else None
+    if bias is None and slopes is None and p.softcap == 0:
+        return None
+    if bias is not None:
+        bias = bias.expand(p.batch, p.nheads, p.seqlen_q, p.seqlen_k)
+
+    def modified(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
+        if p.softcap > 0:
+            score = p.softcap * torch.tanh(score / p.softcap)
+        if bias is not None:
+            score = score + bias[batch, head, row, key]
+        if slopes is not None:
+            score = score - slopes[head] * (row + offset - key).abs()
+        return score
+
+    return modified
+
+
+def _block_mask(call: Call) -> Any:
+    """BlockMask of causality, window and pattern, or None where every key is visible."""
+    p, arrays = call.problem, call.arrays
+    offset = _offset(call)
+    mask = to_tensor(arrays["mask"]) if "mask" in arrays else None
+    blocks = to_tensor(arrays["block_mask"]) if "block_mask" in arrays else None
+    left, right = p.window if p.window is not None else (None, None)
+    if p.causal:
+        right = 0
+    if mask is None and blocks is None and left is None and right is None:
+        return None
+
+    def visible(batch: Any, head: Any, row: Any, key: Any) -> Any:
+        distance = row + offset - key
+        keep = distance == distance
+        if right is not None:
+            keep = keep & (distance >= -right)
+        if left is not None:
+            keep = keep & (distance <= left)
+        if mask is not None:
+            keep = keep & mask[batch, head, row, key]
+        if blocks is not None:
+            keep = keep & blocks[batch, head, row // p.block_size[0], key // p.block_size[1]]
+        return keep
+
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(visible, p.batch, p.nheads, p.seqlen_q, p.seqlen_k, device="cpu")
+
+
+def _offset(call: Call) -> int:
+    p = call.problem
+    return p.seqlen_k - p.seqlen_q if p.alignment == "bottom_right" else 0
+
+
+def build() -> TorchFlex:
+    """flex_attention on the CPU."""
+    return TorchFlex()
