@@ -1,0 +1,122 @@
+"""Statistics over all elements of one output that see what no single element shows: truncation and lost precision.
+
+Pure functions of error, reference and bound. Only for low-precision outputs of generic values (`applicable`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verify.case import Recipe
+from verify.contract import Arithmetic
+from verify.dense import Float64
+from verify.dtypes import float_format
+from verify.problem import AttentionProblem
+from verify.tolerance.bound import Bound
+from verify.tolerance.roundings import U
+
+GAIN_LIMIT = 7.5
+"""A self-normalised sum of independent symmetric terms obeys P(|t| > x) <= 2 exp(-x^2/2): 1.2e-12 at 7.5, whatever the
+variances (de la Pena, Lai, Shao, "Self-Normalized Processes", 2009, theorem 2.14)."""
+RMS_LIMIT = 1.25
+"""The predicted rms is that of log-uniform significands. With MIN_ELEMENTS elements its estimate scatters by
+1/sqrt(2 n) = 2 %; the significands of generic values move it by up to 10 % (measured, docs/tolerances.md)."""
+MIN_ELEMENTS = 1024
+GENERIC_RECIPES = ("normal", "outliers")
+"""Recipes whose rows are independent and whose rounding errors are symmetric."""
+GENERIC_LOGITS = 10.0
+"""Largest logit of the `logits` recipe that still spreads the weight over many keys."""
+
+
+def applicable(problem: AttentionProblem, recipe: Recipe, arithmetic: Arithmetic) -> bool:
+    """Whether the statistics mean anything for this case.
+
+    Structured values (equal rows, grids, tiny logits) have equal rounding errors, so rows are not independent; in fp32
+    the errors that the contract permits to be systematic (scale constant, exponential) dominate.
+    """
+    formats = (arithmetic.out_dtype or problem.dtype, arithmetic.grad_dtype or problem.dtype)
+    low = all(float_format(name).unit_roundoff > U for name in formats)
+    spread = recipe.name == "logits" and float(recipe.get("max", np.inf)) <= GENERIC_LOGITS
+    sizes = (
+        problem.total_q * problem.nheads * min(problem.head_dim, problem.head_dim_v),
+        problem.total_k * problem.nheads_kv * min(problem.head_dim, problem.head_dim_v),
+    )
+    return low and (recipe.name in GENERIC_RECIPES or spread) and min(sizes) >= MIN_ELEMENTS
+
+
+def weights(bound: Bound) -> Float64:
+    """1 / (variance of the error that the bound predicts), 0 where the output is exact or not checkable.
+
+    The output rounding is uniform in its half ulp; what the contract permits to be systematic counts in full.
+    """
+    systematic = _systematic(bound)
+    variance = bound.sigma**2 + bound.output_half_ulp**2 / 3.0 + systematic**2
+    judged = np.isfinite(bound.total) & (variance > 0)
+    return np.where(judged, 1.0 / np.where(judged, variance, 1.0), 0.0)
+
+
+def gain_score(error: Float64, reference: Float64, bound: Bound) -> float:
+    """Self-normalised correlation of the error with the reference: truncation, a biased exponential, a wrong scale.
+
+    Parameters
+    ----------
+    error, reference : fp64, logical shape (..., dim)
+        got - reference, and the reference; both finite.
+    bound : Bound
+        The element bounds of this output.
+
+    Returns
+    -------
+    float
+        t = (sum_i x_i -+ permitted) / sqrt(sum_i x_i^2), x_i = sum_c w_ic error_ic reference_ic over a row; 0 while the
+        sum stays within what the declared systematic terms permit. |t| > GAIN_LIMIT is a finding.
+    """
+    weight = weights(bound)
+    rows = (weight * error * reference).sum(axis=-1).ravel()
+    norm = float(np.sqrt((rows**2).sum()))
+    permitted = float((weight * _systematic(bound) * np.abs(reference)).sum())
+    total = float(rows.sum())
+    return float(np.sign(total) * max(0.0, abs(total) - permitted) / norm) if norm > 0 else 0.0
+
+
+def rms_ratio(error: Float64, bound: Bound) -> float:
+    """Root mean square of error over its predicted deviation: precision lost anywhere. > RMS_LIMIT is a finding.
+
+    There is no lower limit: a kernel may be more accurate than it declares.
+    """
+    weight = weights(bound)
+    judged = np.count_nonzero(weight)
+    return float(np.sqrt((weight * error**2).sum() / judged)) if judged else 0.0
+
+
+def key_score(error: Float64, probs: Float64, values: Float64, out: Float64, bound: Bound) -> Float64:
+    """Which key a wrong out points at: a diagnostic that names a column, never a verdict.
+
+    Parameters
+    ----------
+    error, out : fp64 (heads, rows, dim)
+        Error and reference of one sequence, head-major; `bound` head-major as well.
+    probs : fp64 (heads, rows, keys)
+        Reference probabilities.
+    values : fp64 (heads, keys, dim)
+
+    Returns
+    -------
+    fp64 (keys,)
+        Self-normalised sums over heads and rows of P (e V^T - rowsum(e O)), e = w error: the derivative of the weighted
+        misfit with respect to each logit. The largest modulus names the key.
+    """
+    weighted = error * weights(bound)
+    slope = probs * (weighted @ values.swapaxes(1, 2) - (weighted * out).sum(axis=-1, keepdims=True))
+    columns = slope.reshape(-1, slope.shape[-1])
+    norm = np.sqrt((columns**2).sum(axis=0))
+    scores: Float64 = np.where(norm > 0, columns.sum(axis=0) / np.where(norm > 0, norm, 1.0), 0.0)
+    return scores
+
+
+def _systematic(bound: Bound) -> Float64:
+    total = np.zeros(bound.total.shape)
+    for name, value in bound.hard.items():
+        if name != "underflow":
+            total += value
+    return total

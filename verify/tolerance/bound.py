@@ -1,0 +1,110 @@
+"""The bound of one output as a sum of named terms, and how the terms become one number per element.
+
+Knows nothing of attention: `forward_terms` and `backward_terms` fill the terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verify.dense import Float64
+from verify.dtypes import FloatFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bound:
+    """Largest accepted |got - reference| of every element of one output; all arrays fp64 in its logical shape.
+
+    total = min(sum of hard terms + confidence * sqrt(sum of squared deviations), worst_case) + output_half_ulp
+    """
+
+    tensor: str
+    total: Float64
+    """0 where the output must be exact (no visible key, outside every sequence); inf where it is not checkable, because
+    an intermediate result may overflow its declared format: any value, NaN too, is then within the contract."""
+    hard: Mapping[str, Float64]
+    """Terms that hold for fully correlated errors; they add."""
+    deviations: Mapping[str, Float64]
+    """Standard deviations of independent errors; their squares add and count `confidence` times."""
+    confidence: float
+    output_half_ulp: Float64
+    """Rounding to the output format at the largest accepted magnitude; never multiplied by the confidence."""
+    worst_case: Float64
+    """Bound that needs no independence, without the output rounding."""
+    overflow_ok: NDArray[np.bool_]
+    """bool: |reference| + total reaches the rounding threshold to infinity, so an infinity of that sign is legal."""
+
+    @property
+    def terms(self) -> Mapping[str, Float64]:
+        """Hard terms and deviations by name; a deviation's name ends in "(deviation)"."""
+        return {**self.hard, **{f"{name} (deviation)": value for name, value in self.deviations.items()}}
+
+    @property
+    def sigma(self) -> Float64:
+        """Standard deviation of the error before the output rounding."""
+        return np.sqrt(_sum((value * value for value in self.deviations.values()), self.total.shape))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TermSums:
+    """Terms of one output while they are collected. Sums over sequences, blocks and heads add in place."""
+
+    shape: tuple[int, ...]
+    hard: dict[str, Float64] = field(default_factory=dict)
+    variance: dict[str, Float64] = field(default_factory=dict)
+    worst: dict[str, Float64] = field(default_factory=dict)
+    """One entry, "worst case", kept as a mapping so that all three are filled alike."""
+
+    def array(self, kind: str, name: str) -> Float64:
+        """The zero-initialised array of one term."""
+        terms: dict[str, Float64] = getattr(self, kind)
+        if name not in terms:
+            terms[name] = np.zeros(self.shape)
+        return terms[name]
+
+
+def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat, confidence: float) -> Bound:
+    """Combine the terms of one output.
+
+    Parameters
+    ----------
+    reference : fp64, logical shape
+        Non-finite elements get the bound of a zero; their maps are compared exactly before any bound is used.
+    form : FloatFormat
+        Format of the output.
+    """
+    shape = reference.shape
+    deviations = {name: np.sqrt(value) for name, value in sums.variance.items()}
+    with np.errstate(over="ignore", invalid="ignore"):
+        hard = _sum(sums.hard.values(), shape)
+        likely = hard + confidence * np.sqrt(_sum(sums.variance.values(), shape))
+        worst = sums.array("worst", "worst case")
+        before = np.fmin(np.where(np.isnan(likely), np.inf, likely), worst)
+        before[np.isinf(worst) | np.isnan(worst)] = np.inf
+        magnitude = np.where(np.isfinite(reference), np.abs(reference), 0.0)
+        reached = magnitude + before
+        half_ulp = np.where(before > 0, form.half_ulp(np.where(np.isfinite(reached), reached, 0.0)), 0.0)
+        total = before + half_ulp
+        threshold = form.max_finite + float(form.half_ulp(np.asarray(form.max_finite)))
+        overflow_ok = magnitude + total >= threshold
+    return Bound(
+        tensor=tensor,
+        total=total,
+        hard=sums.hard,
+        deviations=deviations,
+        confidence=confidence,
+        output_half_ulp=half_ulp,
+        worst_case=worst,
+        overflow_ok=overflow_ok,
+    )
+
+
+def _sum(values: Iterable[Float64], shape: tuple[int, ...]) -> Float64:
+    total = np.zeros(shape)
+    for value in values:
+        total += value
+    return total

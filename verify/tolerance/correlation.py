@@ -1,0 +1,93 @@
+"""Correlation of rounding errors: equal numbers have equal errors, so their errors add, not their squares.
+
+Both weights come from Cauchy-Schwarz on groups: (sum_{j in g} P_j x_j)^2 <= (sum_g P) (sum_g P x^2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verify.dtypes import FloatFormat
+from verify.tolerance.roundings import KAPPA_SQ, Real
+
+BIN_BITS = 3
+"""Values in the same 2^-3 ulp have rounding errors that differ by an eighth of an ulp at most: they count as equal."""
+MATE_SHARE = 0.5
+"""Mean square error of a bin mate in units of roundoff squared: more than KAPPA_SQ because all mates may sit at the
+edge of the rounding interval at once (at most 1, 1/3 on average over places of the bin)."""
+FIBONACCI = np.uint32(2654435761)
+"""2^32 / golden ratio: spreads consecutive bin numbers over the hash table (Knuth, vol. 3, 6.4)."""
+
+
+def bin_factor(values: Real, weights: Real, form: FloatFormat) -> Real:
+    """Factor on the variance of rounding `values` (..., n) to `form`, by the share of weight in the same 1/8-ulp bin.
+
+    Parameters
+    ----------
+    values : float32 array (heads, lines, n), non-negative
+        Numbers that are rounded.
+    weights : float32 array, same shape
+        Their probabilities: a bin of total weight W counts as W / weight equal elements.
+
+    Returns
+    -------
+    float32 array, same shape
+        1 + (MATE_SHARE / KAPPA_SQ) (W / weight - 1), and 1 where the weight is 0.
+
+    Notes
+    -----
+    Bins are hashed into 16 n slots a line; a collision only enlarges the factor.
+    """
+    heads, lines, n = values.shape
+    slots = 1 << max(8, int(np.ceil(np.log2(16 * max(n, 1)))))
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> np.uint32(24 - form.precision - BIN_BITS)
+    with np.errstate(over="ignore"):
+        slot = ((bits * FIBONACCI) >> np.uint32(8)) & np.uint32(slots - 1)
+    factor = np.ones(values.shape, dtype=np.float32)
+    base = (np.arange(lines) * slots)[:, None]
+    for head in range(heads):
+        index = (base + slot[head]).ravel()
+        total = np.bincount(index, weights=weights[head].ravel(), minlength=lines * slots)
+        mates = total[index].reshape(lines, n).astype(np.float32)
+        share = mates / np.maximum(weights[head], np.float32(1e-30)) - 1.0
+        factor[head] += np.where(weights[head] > 0, share, 0) * np.float32(MATE_SHARE / KAPPA_SQ)
+    return np.maximum(factor, 1.0)
+
+
+def duplicate_rows(rows: NDArray[np.float64]) -> list[NDArray[Any] | None]:
+    """For each head, the group number of every row of (heads, n, dim) among bitwise equal rows; None without equals."""
+    groups: list[NDArray[Any] | None] = []
+    for head in rows:
+        hashed = _hash_rows(head)
+        _, inverse, counts = np.unique(hashed, return_inverse=True, return_counts=True)
+        groups.append(inverse.ravel() if counts.size and counts.max() > 1 else None)
+    return groups
+
+
+def group_ratio(weights: Real, groups: NDArray[Any]) -> Real:
+    """Sum of the weights of a line's group over the weight itself, (heads, lines, n); 1 where the weight is 0.
+
+    Parameters
+    ----------
+    weights : float32 array (heads, lines, n)
+    groups : int array (n,)
+        Group number of every column.
+    """
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(groups[order]) != 0])
+    sums = np.add.reduceat(weights[..., order], starts, axis=-1)[..., groups]
+    return np.where(weights > 0, sums / np.maximum(weights, np.float32(1e-30)), np.float32(1))
+
+
+def _hash_rows(rows: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """64-bit hash of each row; +0 and -0 are equal. A collision only makes the bound larger."""
+    bits = np.ascontiguousarray(rows + 0.0).view(np.uint64)
+    odd = np.random.Generator(np.random.PCG64(0)).integers(0, 2**63, rows.shape[-1], dtype=np.uint64) * np.uint64(2)
+    with np.errstate(over="ignore"):
+        # fp64 images of short formats end in zeros: fold the high half down before multiplying.
+        folded = bits ^ (bits >> np.uint64(32))
+        mixed: NDArray[np.uint64] = (folded * (odd + np.uint64(1))).sum(axis=-1, dtype=np.uint64)
+    return mixed

@@ -1,0 +1,470 @@
+"""Bounds of out and lse for a block of query rows, and what the backward needs of them.
+
+Formulas: docs/tolerances.md, section Forward. Arrays of one output are (heads, rows, head_dim_v) or (heads, rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from verify.dense import Float64
+from verify.dtypes import FP32, FloatFormat, float_format
+from verify.tolerance.correlation import bin_factor, group_ratio
+from verify.tolerance.operands import Operands
+from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real, Roundings, U
+from verify.tolerance.scores import RowMaxima, ScoreBlock
+
+SMALL = 1e-3
+"""Exponent errors below this are linear to within SAFETY."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Terms:
+    """Terms of one output on one block: hard adds, variance adds in squares, worst caps their combination."""
+
+    hard: dict[str, Float64] = field(default_factory=dict)
+    variance: dict[str, Float64] = field(default_factory=dict)
+    worst: Float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForwardBlock:
+    """Forward bounds of some rows."""
+
+    out: Terms
+    lse: Terms
+    rounded_probs: Real | None
+    """Variance of the rounding of P (normalised) in units of U^2, or None where P stays fp32."""
+    key_ratio: Real | None
+    """Weight of each key's group of equal keys over its own weight, or None where keys differ."""
+    lse_variance: Float64
+    """(heads, rows) in units of U^2, without the storage of lse."""
+    lse_hard: Float64
+    """(heads, rows), absolute, without the storage of lse."""
+    out_variance: Float64
+    """Variance of the accumulation of out, which delta sees beside the terms of single weights."""
+    out_hard: Float64
+    out_worst: Float64
+    lse_worst: Float64
+
+
+def forward_block(
+    ops: Operands, rounds: Roundings, block: ScoreBlock, maxima: RowMaxima, confidence: float
+) -> ForwardBlock:
+    """Terms of out and lse for rows whose block spans all keys.
+
+    Notes
+    -----
+    With y_j = e^theta_j and z = sum P y the kernel's row is O^ = (1/z) sum P y Z V, hence, exactly and for any theta,
+    O^ - O = (1/z) sum_j P_j (y_j - 1)(Z_j V_j - O), because sum_j P_j (Z_j V_j - O) = 0 (the sink is a key with V = 0).
+    Cauchy-Schwarz then bounds it by tau_i sd_ic, with sd the P-weighted standard deviation of Z V.
+    """
+    rows = _Rows.of(ops, rounds, block, maxima)
+    rounding = _probs_rounding(rounds, block, maxima, confidence)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _combine(ops, rounds, block, maxima, rows, rounding, confidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Row sums that the terms share; V and O in units of V's scale, float32."""
+
+    out: Real
+    out_abs: Real
+    centre: Real
+    """Column mean of V (kv heads, 1, dim); 0 with dropout or a sink, where O is no mean of V."""
+    centred_sq: Real
+    """(V - centre)^2."""
+    weights: Real
+    """Z P."""
+    mean_abs: Real
+    """Z P |V|."""
+    spread: Real
+    """sd: P-weighted standard deviation of Z V about O."""
+    farthest: Real
+    """Largest |Z V - O| of a column."""
+    hull: Real
+    """Width of the interval that every weighting of Z V stays in."""
+    sink_probs: Real
+    """(heads, rows); 0 without sink."""
+    sink_gap: Real
+    key_ratio: Real | None
+
+    @staticmethod
+    def of(ops: Operands, rounds: Roundings, block: ScoreBlock, maxima: RowMaxima) -> _Rows:
+        out = (ops.out[:, block.rows] / ops.v.unit).astype(np.float32)
+        plain = ops.sink is None and block.dropout is None
+        values = ops.v.values
+        mean = values.mean(axis=1, keepdims=True) if values.shape[1] else np.zeros_like(values[:, :1])
+        centre = mean if plain and values.shape[1] else np.zeros((values.shape[0], 1, values.shape[2]), np.float32)
+        centred_sq = (values - centre) ** 2
+        weights = block.probs if block.dropout is None else block.probs * block.dropout
+        second = weights if block.dropout is None else weights * block.dropout
+        mean_abs = ops.onto_rows(weights, ops.v.magnitude)
+        mean_sq = ops.onto_rows(second, centred_sq)
+        off_centre = out - np.repeat(centre, ops.group, axis=0)
+        spread = np.sqrt(np.maximum(mean_sq - off_centre * off_centre, 0) + np.float32(3e-6) * mean_sq)
+        low, high = (np.repeat(edge, ops.group, axis=0) for edge in _column_range(values, plain=plain))
+        stretch = np.float32(1.0 if block.dropout is None else 1.0 / (1.0 - ops.sequence.dropout_p))
+        sink_probs, sink_gap = _sink_column(ops, block, maxima)
+        return _Rows(
+            out=out,
+            out_abs=np.abs(out),
+            centre=centre,
+            centred_sq=centred_sq,
+            weights=weights,
+            mean_abs=mean_abs,
+            spread=spread,
+            farthest=np.maximum(np.abs(stretch * high - out), np.abs(stretch * low - out)),
+            hull=stretch * (high - low),
+            sink_probs=sink_probs,
+            sink_gap=sink_gap,
+            key_ratio=_key_ratio(ops, block),
+        )
+
+
+def _column_range(values: Real, *, plain: bool) -> tuple[Real, Real]:
+    """Smallest and largest value of each column (kv heads, 1, dim), 0 included where O need not lie between them."""
+    between = plain and values.shape[1] > 0
+    low = values.min(axis=1, keepdims=True, initial=np.inf if between else 0.0)
+    high = values.max(axis=1, keepdims=True, initial=-np.inf if between else 0.0)
+    return low, high
+
+
+def _sink_column(ops: Operands, block: ScoreBlock, maxima: RowMaxima) -> tuple[Real, Real]:
+    if ops.sink is None:
+        none = np.zeros(maxima.peak.shape, dtype=np.float32)
+        return none, none
+    probs = np.where(maxima.alive, np.exp(np.minimum(ops.sink[:, None] - maxima.lse, 0.0)), 0.0)
+    return probs.astype(np.float32), np.maximum(maxima.peak - ops.sink[:, None], 0.0).astype(np.float32)
+
+
+def _key_ratio(ops: Operands, block: ScoreBlock) -> Real | None:
+    if all(groups is None for groups in ops.key_groups):
+        return None
+    ratio = np.ones(block.probs.shape, dtype=np.float32)
+    for kv_head, groups in enumerate(ops.key_groups):
+        if groups is not None:
+            heads = slice(kv_head * ops.group, (kv_head + 1) * ops.group)
+            ratio[heads] = group_ratio(block.probs[heads], groups[block.keys])
+    return ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _ProbsRounding:
+    """Rounding of P before P V: float32 (heads, rows, keys), per unit of normalised P and in units of U."""
+
+    bound: Real
+    variance: Real
+
+
+def rounding_bound(values: Real, form: FloatFormat, half_subnormal: Real | float) -> Real:
+    """Largest error of rounding `values` >= 0 to `form`, in units of U: relative, or absolute near 0, at most all."""
+    relative = values * np.float32(form.unit_roundoff / U)
+    absolute = np.minimum(values * np.float32(1.0 / U), np.float32(1.0 / U) * np.asarray(half_subnormal, np.float32))
+    bound: Real = np.maximum(relative, absolute)
+    return bound
+
+
+def rounding_variance(values: Real, bound: Real, form: FloatFormat) -> Real:
+    """kappa^2 bound^2 in the normal range, bound^2 where the error is absolute (it may be the whole value)."""
+    normal = bound <= values * np.float32(form.unit_roundoff / U * 1.0001)
+    return bound * bound * np.where(normal, np.float32(KAPPA_SQ), np.float32(1))
+
+
+def _probs_rounding(
+    rounds: Roundings, block: ScoreBlock, maxima: RowMaxima, confidence: float
+) -> _ProbsRounding | None:
+    """B_ij = max(u_p P, min(P, eta_p / l)), times Z; at the running maximum P~ is exactly 1 where declared."""
+    bound: Real | None = None
+    variance: Real | None = None
+    if rounds.u_probs:
+        form = float_format(rounds.arithmetic.probs_dtype)
+        row_sum = np.exp(maxima.log_sum)[..., None]
+        bound = rounding_bound(block.probs, form, form.half_subnormal / row_sum)
+        plain_bound = bound
+        if rounds.arithmetic.argmax_exact:
+            sigma = np.sqrt(block.variance)
+            near_tie = block.probs * (2.0 * np.float32(confidence) * sigma + block.hard)
+            bound = np.where(block.gap > 0, bound, np.minimum(bound, near_tie))
+        variance = rounding_variance(block.probs, plain_bound, form)
+        variance *= np.where(plain_bound > 0, (bound / np.maximum(plain_bound, np.float32(1e-30))) ** 2, np.float32(0))
+        variance *= bin_factor(block.probs * row_sum.astype(np.float32), block.probs, form)
+    if rounds.u_probs_normalised:
+        form = float_format(rounds.arithmetic.probs_normalised_dtype)
+        stored = rounding_bound(block.probs, form, form.half_subnormal)
+        spread = rounding_variance(block.probs, stored, form) * bin_factor(block.probs, block.probs, form)
+        bound = stored if bound is None else bound + stored
+        variance = spread if variance is None else variance + spread
+    if bound is None or variance is None:
+        return None
+    if block.dropout is not None:
+        bound, variance = bound * block.dropout, variance * block.dropout**2
+    return _ProbsRounding(bound=bound, variance=variance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _RowErrors:
+    """Sums over a row's weights of the exponent errors, (heads, rows, 1)."""
+
+    correlated: Real
+    """sum P sigma^2, units of U^2: all errors equal."""
+    deviation: Real
+    """Standard deviation of sum P theta (Z V - O), (heads, rows, dim), units of U and of V's scale."""
+    hard: Real
+    """Bound on the correlated part of the same sum."""
+    mean_hard: Real
+    """sum P h, units of U: what enters lse."""
+    scale: Real
+    """Error of lse from the rounded scale constant, units of U."""
+    inflation: Real
+    """expm1(x)/x at the confidence's exponent error x."""
+
+
+def _row_errors(ops: Operands, block: ScoreBlock, rows: _Rows, rounds: Roundings, confidence: float) -> _RowErrors:
+    probs = block.probs
+    sink = rows.sink_probs[..., None]
+    sink_logit = 0.0 if ops.sink is None else np.abs(ops.sink)[:, None, None].astype(np.float32)
+    sink_variance = np.float32(KAPPA_SQ) * (2.0 * sink_logit**2 + 3.0 * rows.sink_gap[..., None] ** 2)
+    sink_hard = np.float32(rounds.exp_error) + np.float32(rounds.shift_error) * rows.sink_gap[..., None]
+    weighted = probs * block.variance
+    correlated = weighted.sum(axis=-1, keepdims=True) + sink * sink_variance
+    squared = weighted * probs if rows.key_ratio is None else weighted * probs * rows.key_ratio
+    independent = squared.sum(axis=-1, keepdims=True) + sink * sink * sink_variance
+    largest = np.maximum(_row_max(squared / np.maximum(probs, np.float32(1e-30))), sink * sink_variance)
+    variance = np.minimum(independent * rows.farthest**2, largest * rows.spread**2)
+    if block.shared_variance is not None:
+        shared = (probs * block.shared_variance).sum(axis=-1, keepdims=True)
+        correlated = correlated + shared
+        variance = variance + shared * rows.spread**2
+    hard_sq = (probs * block.hard * block.hard).sum(axis=-1, keepdims=True) + sink * sink_hard**2
+    scale_spread, scale_mean = _scale_constant(block, rows, sink, sink_logit)
+    reach = np.float32(confidence * U) * np.sqrt(correlated)
+    return _RowErrors(
+        correlated=correlated,
+        deviation=np.sqrt(variance),
+        hard=rows.spread * (np.sqrt(hard_sq) + scale_spread),
+        mean_hard=(probs * block.hard).sum(axis=-1, keepdims=True) + sink * sink_hard,
+        scale=scale_mean,
+        inflation=inflation(reach),
+    )
+
+
+def inflation(reach: Real) -> Real:
+    """expm1(x)/x, 1 where x is small, bounded at x = 25 where other caps hold."""
+    capped = np.minimum(reach, np.float32(25.0))
+    return np.where(reach > SMALL, np.expm1(capped) / np.maximum(capped, np.float32(1e-30)), np.float32(1.0))
+
+
+def _row_max(array: Real) -> Real:
+    largest: Real = array.max(axis=-1, keepdims=True, initial=0.0)
+    return largest
+
+
+def _scale_constant(block: ScoreBlock, rows: _Rows, sink: Real, sink_logit: Real | float) -> tuple[Real, Real]:
+    """Error from rounding the constants scale and log2(e) once each: relative, equal for all keys; units of U.
+
+    Returns its effect on the weights (a standard deviation, because a common shift cancels) and on lse (a mean).
+    """
+    probs, two = block.probs, np.float32(2.0)
+    mean_gap = (probs * block.gap).sum(axis=-1, keepdims=True)
+    mean_gap_sq = (probs * block.gap * block.gap).sum(axis=-1, keepdims=True)
+    if block.scaled is None and np.ndim(sink_logit) == 0:
+        return two * np.sqrt(np.maximum(mean_gap_sq - mean_gap**2, 0) + np.float32(3e-6) * mean_gap_sq), two * mean_gap
+    # With a bias, softcap or sink the scores have parts that the constants do not multiply: no shift cancels.
+    scores_sq = mean_gap_sq + sink * rows.sink_gap[..., None] ** 2
+    dots = block.gap if block.scaled is None else block.scaled
+    dots_sq = (probs * dots * dots).sum(axis=-1, keepdims=True) + sink * sink_logit**2
+    spread = two * (np.sqrt(scores_sq) + np.sqrt(dots_sq))
+    return spread, spread
+
+
+def _combine(
+    ops: Operands,
+    rounds: Roundings,
+    block: ScoreBlock,
+    maxima: RowMaxima,
+    rows: _Rows,
+    rounding: _ProbsRounding | None,
+    confidence: float,
+) -> ForwardBlock:
+    errors = _row_errors(ops, block, rows, rounds, confidence)
+    worst = _worst_exponent(ops, rounds, block, rows, maxima)
+    out = _out_terms(ops, rounds, block, maxima, rows, rounding, errors, worst, confidence)
+    lse = _lse_terms(rounds, block, maxima, rows, rounding, errors, worst)
+    return ForwardBlock(
+        out=out,
+        lse=lse,
+        rounded_probs=None if rounding is None else rounding.variance,
+        key_ratio=rows.key_ratio,
+        lse_variance=total(lse.variance.values()) / U**2,
+        lse_hard=total(lse.hard.values()),
+        out_variance=total(value for name, value in out.variance.items() if name not in ("exponent", "probs rounding")),
+        out_hard=total(out.hard.values()),
+        out_worst=out.worst,
+        lse_worst=lse.worst,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _WorstExponent:
+    tau: Real
+    """(heads, rows, 1): |O^ - O| <= tau sd."""
+    lse: Float64
+    """(heads, rows): shift of lse."""
+
+
+def _worst_sink(ops: Operands, rounds: Roundings, rows: _Rows, maxima: RowMaxima) -> Real:
+    """Worst relative error of the sink's weight, (heads, rows, 1); 0 without sink."""
+    if ops.sink is None:
+        return np.zeros((*maxima.peak.shape, 1), dtype=np.float32)
+    tiles, shift = rounds.tiles_k, rounds.shift_error
+    steps = 2.0 * rounds.arithmetic.exp_ulp * tiles + tiles + (3.0 + shift) * rows.sink_gap
+    steps = steps + 2.0 * np.abs(ops.sink)[:, None] + shift * np.abs(maxima.peak)
+    return np.expm1(np.minimum(U * steps, 50.0)).astype(np.float32)[..., None]
+
+
+def _worst_exponent(
+    ops: Operands, rounds: Roundings, block: ScoreBlock, rows: _Rows, maxima: RowMaxima
+) -> _WorstExponent:
+    probs = block.probs
+    worst = np.minimum(block.worst, np.float32(50.0))
+    grown = np.expm1(worst)
+    shrunk = -np.expm1(-worst)
+    sink = rows.sink_probs[..., None]
+    sink_error = _worst_sink(ops, rounds, rows, maxima)
+    second = (probs * grown * grown).sum(axis=-1, keepdims=True) + sink * sink_error**2
+    up = ((probs * grown).sum(axis=-1, keepdims=True) + sink * sink_error)[..., 0].astype(np.float64)
+    down = ((probs * shrunk).sum(axis=-1, keepdims=True) + sink * np.minimum(sink_error, 1))[..., 0].astype(np.float64)
+    remaining = np.maximum(1.0 - down, 1e-3)
+    tau = np.sqrt(second) / remaining[..., None].astype(np.float32)
+    shift = np.maximum(np.log1p(up), -np.log1p(-np.minimum(down, 1.0 - 1e-20)))
+    return _WorstExponent(tau=tau, lse=shift)
+
+
+def _out_terms(
+    ops: Operands,
+    rounds: Roundings,
+    block: ScoreBlock,
+    maxima: RowMaxima,
+    rows: _Rows,
+    rounding: _ProbsRounding | None,
+    errors: _RowErrors,
+    worst: _WorstExponent,
+    confidence: float,
+) -> Terms:
+    unit, tiles = ops.v.unit, rounds.tiles_k
+    count = maxima.visible[..., None]
+    half = (rows.mean_abs + rows.out_abs) * np.float32(0.5)
+    grow = errors.inflation
+    accumulate = KAPPA_SQ * U**2 * ((count + tiles + 2.0) / 3.0 * (half**2 + rows.out_abs**2) + 4.0 * rows.out_abs**2)
+    hard = {"exponent": U * errors.hard * grow}
+    variance = {"exponent": (U * errors.deviation * grow) ** 2, "accumulation": accumulate * grow**2}
+    if rounds.truncates:
+        hard["truncation"] = rounds.step * (rounds.steps(count) + tiles) * half
+    if block.dropout is not None:
+        hard["dropout scale"] = dropout_scale_error(ops.sequence.dropout_p) * rows.out_abs
+    if rounds.arithmetic.rounds_out_per_tile and tiles > 1:
+        low = rounds.out
+        variance["out rounded per tile"] = (tiles - 1) * (
+            KAPPA_SQ * (low.unit_roundoff * half) ** 2 + (low.half_subnormal / unit) ** 2
+        )
+    rounded_hard: Real = np.zeros((1, 1, 1))
+    if rounding is not None:
+        variance["probs rounding"] = U**2 * _rounding_onto_values(ops, rounds, rows, rounding) * grow**2
+        rounded_hard = U * ops.onto_rows(rounding.bound, ops.v.magnitude)
+        if rounds.arithmetic.sum_rounded_probs:
+            rounded_hard = rounded_hard + U * rounding.bound.sum(axis=-1, keepdims=True) * rows.out_abs
+    growth = rounds.growth(rounds.steps(count) + tiles + 2.0)
+    fixed = (growth + 3 * U) * rows.out_abs + (1 + worst.tau) * growth * rows.mean_abs
+    fixed = fixed + hard.get("dropout scale", 0.0)
+    if "out rounded per tile" in variance:
+        fixed = fixed + (tiles - 1) * (rounds.out.unit_roundoff * rows.mean_abs + rounds.out.half_subnormal / unit)
+    fixed = fixed + (1 + worst.tau) * rounded_hard
+    limit = np.minimum(worst.tau * rows.spread, rows.hull) + fixed
+    # One-winner rows: the rounding of P counts at most in full, not confidence times its deviation.
+    apart = total(value for name, value in variance.items() if name != "probs rounding")
+    certain = total(hard.values()) + rounded_hard * grow + confidence * np.sqrt(apart)
+    floor = count * (TINY_WEIGHT + FLUSH * (1.0 + 1.0 / unit))
+    hard["underflow"] = floor
+    limit = np.minimum(limit, certain) * SAFETY + floor
+    limit = _uncheckable_rows(limit, block, ops, maxima, rows)
+    seen = count > 0
+    return Terms(
+        hard={name: np.where(seen, unit * SAFETY * value, 0.0) for name, value in hard.items()},
+        variance={name: np.where(seen, (unit * SAFETY) ** 2 * value, 0.0) for name, value in variance.items()},
+        worst=np.where(seen, unit * limit, 0.0),
+    )
+
+
+def _rounding_onto_values(ops: Operands, rounds: Roundings, rows: _Rows, rounding: _ProbsRounding) -> Real:
+    """Variance of sum_j b_j Z_j V_j, or of sum_j b_j (Z_j V_j - O) where the row sum contains the same errors."""
+    if not rounds.arithmetic.sum_rounded_probs:
+        return ops.onto_rows(rounding.variance, ops.v.square)
+    centred = ops.v.values - rows.centre
+    off = rows.out - np.repeat(rows.centre, ops.group, axis=0)
+    spread = ops.onto_rows(rounding.variance, rows.centred_sq)
+    cross = ops.onto_rows(rounding.variance, centred)
+    whole = rounding.variance.sum(axis=-1, keepdims=True)
+    variance: Real = np.maximum(spread - 2 * off * cross + off**2 * whole, np.float32(0))
+    return variance
+
+
+def _uncheckable_rows(limit: Real, block: ScoreBlock, ops: Operands, maxima: RowMaxima, rows: _Rows) -> Real:
+    """inf for rows in which a score, or the un-normalised accumulator, may overflow fp32."""
+    if block.uncheckable is not None:
+        limit = np.where(block.uncheckable.any(axis=-1, keepdims=True), np.inf, limit)
+    top = float(np.finfo(np.float32).max)
+    if ops.v.unit * max(ops.k.shape[1], 1) >= top:
+        reached = ops.v.unit * rows.mean_abs.astype(np.float64) * np.exp(maxima.log_sum)[..., None]
+        limit = np.where(reached >= top, np.inf, limit)
+    return limit
+
+
+def total(values: Iterable[Real]) -> Real:
+    """Sum of at least one array."""
+    first, *others = values
+    for value in others:
+        first = first + value
+    return first
+
+
+def dropout_scale_error(dropout_p: float) -> float:
+    """Relative error of the constant 1/(1-p) in fp32: p, 1-p and the quotient are rounded."""
+    return U * (2.0 + dropout_p / (1.0 - dropout_p)) if dropout_p else 0.0
+
+
+def _lse_terms(
+    rounds: Roundings,
+    block: ScoreBlock,
+    maxima: RowMaxima,
+    rows: _Rows,
+    rounding: _ProbsRounding | None,
+    errors: _RowErrors,
+    worst: _WorstExponent,
+) -> Terms:
+    alive = maxima.alive
+    count = maxima.visible + (rows.sink_probs > 0) + rounds.tiles_k
+    lse = maxima.lse
+    final = U * np.abs(maxima.peak) * (1.0 + rounds.shift_error)
+    final = final + 2.0 * U * rounds.arithmetic.log_ulp * np.abs(maxima.log_sum) + U * np.abs(lse) + FP32.half_ulp(lse)
+    exponent = U * SAFETY * (errors.mean_hard + errors.scale)[..., 0]
+    variance = {
+        "exponent": (U * SAFETY) ** 2 * errors.correlated[..., 0].astype(np.float64),
+        "accumulation": KAPPA_SQ * U**2 * count / 3.0,
+    }
+    limit = SAFETY * worst.lse + (count + 2.0) * U * 1.01 + 2.0 * U * np.abs(maxima.log_sum) + final
+    if rounding is not None and rounds.arithmetic.sum_rounded_probs:
+        variance["probs rounding"] = U**2 * rounding.variance.sum(axis=-1).astype(np.float64)
+        limit = limit + U * 1.01 * rounding.bound.sum(axis=-1)
+    if block.uncheckable is not None:
+        limit = np.where(block.uncheckable.any(axis=-1), np.inf, limit)
+    hard = {"exponent": exponent.astype(np.float64), "final roundings": final}
+    return Terms(
+        hard={name: np.where(alive, value, 0.0) for name, value in hard.items()},
+        variance={name: np.where(alive, value, 0.0) for name, value in variance.items()},
+        worst=np.where(alive, limit, 0.0),
+    )

@@ -1,0 +1,125 @@
+"""Operands of the bound for some heads of one sequence: finite, scaled by powers of two into the range of fp32.
+
+A non-finite input reaches the rows that see it, where the maps of special values judge; the bound of all other rows is
+that of the finite rest, so non-finite elements count as 0 here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from verify.dense import DenseSequence, Float64
+from verify.tolerance.correlation import duplicate_rows
+from verify.tolerance.roundings import Real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scaled:
+    """x = unit * values, |values| <= 1, unit a power of two."""
+
+    unit: float
+    values: Real
+    """float32."""
+    magnitude: Real
+    """|values|, float32."""
+    square: Real
+    """values^2, float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operands:
+    """Arrays of the query heads of some key/value heads, heads leading."""
+
+    sequence: DenseSequence
+    heads: slice
+    group: int
+    q: Float64
+    k: Float64
+    q_scaled: Scaled
+    k_scaled: Scaled
+    v: Scaled
+    dout: Scaled | None
+    dlse: Float64 | None
+    """(heads, rows)."""
+    out: Float64
+    """Reference, (heads, rows, head_dim_v); non-finite elements are 0."""
+    lse: Float64
+    """Reference, (heads, rows); -inf where nothing is visible; NaN is 0."""
+    sink: Float64 | None
+    """(heads,)."""
+    key_groups: list[Real | None]
+    """Per key/value head, group numbers of bitwise equal keys; None where all differ."""
+    query_groups: list[Real | None]
+    """Per key/value head, group numbers of equal rows of the stacked queries (group * rows)."""
+
+    def stack(self, array: Real) -> Real:
+        """(heads, rows, n) as (kv heads, group * rows, n): the rows that meet one key/value head."""
+        heads, rows, n = array.shape
+        stacked: Real = array.reshape(heads // self.group, self.group * rows, n)
+        return stacked
+
+    def onto_keys(self, left: Real, right: Real) -> Real:
+        """left (heads, rows, keys), right (heads, rows, dim) -> (kv heads, keys, dim), summed over rows and group."""
+        product: Real = np.matmul(self.stack(left).swapaxes(1, 2), self.stack(right))
+        return product
+
+    def onto_rows(self, left: Real, right: Real) -> Real:
+        """left (heads, rows, keys), right (kv heads, keys, dim) -> (heads, rows, dim)."""
+        product: Real = np.matmul(self.stack(left), right).reshape(*left.shape[:2], right.shape[-1])
+        return product
+
+    def scores(self, left: Real, right: Real) -> Real:
+        """left (heads, rows, dim), right (kv heads, keys, dim) -> (heads, rows, keys)."""
+        product: Real = np.matmul(self.stack(left), right.swapaxes(1, 2)).reshape(*left.shape[:2], right.shape[1])
+        return product
+
+
+def scaled(array: Float64) -> Scaled:
+    """Divide by the power of two at or above the largest magnitude."""
+    largest = float(np.abs(array).max(initial=0.0))
+    unit = float(2.0 ** np.ceil(np.log2(largest))) if largest > 0 else 1.0
+    values = (array / unit).astype(np.float32)
+    magnitude = np.abs(values)
+    return Scaled(unit=unit, values=values, magnitude=magnitude, square=magnitude * magnitude)
+
+
+def finite(array: Float64) -> Float64:
+    """The array with NaN and infinities replaced by 0."""
+    good = np.isfinite(array)
+    return array if good.all() else np.where(good, array, 0.0)
+
+
+def operands_of(
+    sequence: DenseSequence, out: Float64, lse: Float64, kv_heads: slice, *, backward: bool, with_dlse: bool
+) -> Operands:
+    """Operands of the query heads that use `kv_heads`.
+
+    Parameters
+    ----------
+    out, lse : fp64
+        Reference of the sequence, (nheads, seqlen_q, head_dim_v) and (nheads, seqlen_q).
+    """
+    group = sequence.group
+    heads = slice(kv_heads.start * group, kv_heads.stop * group)
+    q, k = finite(sequence.q[heads]), finite(sequence.k[kv_heads])
+    kv_count = k.shape[0]
+    use_dlse = backward and with_dlse and sequence.dlse is not None
+    return Operands(
+        sequence=sequence,
+        heads=heads,
+        group=group,
+        q=q,
+        k=k,
+        q_scaled=scaled(q),
+        k_scaled=scaled(k),
+        v=scaled(finite(sequence.v[kv_heads])),
+        dout=scaled(finite(sequence.dout[heads])) if backward and sequence.dout is not None else None,
+        dlse=finite(sequence.dlse[heads]) if use_dlse and sequence.dlse is not None else None,
+        out=finite(out[heads]),
+        lse=np.where(np.isnan(lse[heads]), 0.0, lse[heads]),
+        sink=None if sequence.sink is None else finite(sequence.sink[heads]),
+        key_groups=duplicate_rows(k),
+        query_groups=duplicate_rows(q.reshape(kv_count, -1, q.shape[-1])) if backward else [None] * kv_count,
+    )
