@@ -229,7 +229,7 @@ def _append(table: dict[str, list[Json]], row: Mapping[str, Json]) -> None:
 
 
 def _allot(demands: Sequence[tuple[Comparison, int]], budget: int) -> list[int]:
-    """Share of the budget for each comparison: rejected ones first, then by error/bound, each in full while it lasts."""
+    """Share of the budget for each comparison: rejected ones first, then by error/bound, in full while it lasts."""
 
     def urgency(place: int) -> tuple[bool, float]:
         comparison = demands[place][0]

@@ -28,7 +28,7 @@ def summary_markdown(records: Sequence[Record], *, title: str, command: str) -> 
     overview = overview_of(records)
     environment = Environment(
         loader=PackageLoader("verify.report"),
-        autoescape=False,  # noqa: S701 - Markdown; every text goes through the `md` or the `code` filter
+        autoescape=False,  # Markdown: every text goes through the `md` or the `code` filter
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -62,8 +62,9 @@ def _matrix_rows(overview: Overview) -> list[tuple[str, list[str]]]:
 def _cell(tally: Tally | None) -> str:
     if tally is None:
         return "–"
-    counts = {"failed": tally.failed, "passed": tally.passed, "skipped": tally.skipped, "powerless": tally.powerless}
-    parts = [f"**{count} {word}**" if word == "failed" else f"{count} {word}" for word, count in counts.items() if count]
+    failed = [f"**{tally.failed} failed**"] if tally.failed else []
+    others = {"passed": tally.passed, "unsupported": tally.skipped, "powerless": tally.powerless}
+    parts = failed + [f"{count} {word}" for word, count in others.items() if count]
     ratio = f" ({show_number(tally.ratio)})" if tally.ratio != -math.inf else ""
     return ", ".join(parts) + ratio
 

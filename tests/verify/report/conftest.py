@@ -47,9 +47,9 @@ def comparison(tensor: str, ratio: float, rng: np.random.Generator, **changes: A
         "cosine": 1.0 - float(10 ** rng.normal(-10, 1)),
         "max_ulp": float(rng.uniform(1, 50)),
         "max_bound_ratio": ratio,
-        "saturated": float(rng.choice([0.0, 0.0, 0.0, rng.uniform()])),
+        "saturated": max(0.0, float(rng.uniform(-3, 1))),
         "fixed_limits_ok": bool(rng.uniform() < 0.7),
-        "worst": tuple(element(ratio, rng) for _ in range(10)),
+        "worst": tuple(element(ratio, draws) for draws in rng.uniform(size=(10, 5)).tolist()),
         "error_map": error_map(ratio, rng) if exceeding else (),
         "map_axes": ("query row", "head x column") if exceeding else ("", ""),
         "pattern": "rows 64..127 of the last query tile" if exceeding else "",
@@ -65,12 +65,11 @@ def error_map(ratio: float, rng: np.random.Generator) -> tuple[tuple[float, ...]
     return tuple(tuple(map(float, row)) for row in cells)
 
 
-def element(ratio: float, rng: np.random.Generator) -> WorstElement:
-    """One worst element at a random place."""
-    row, column = int(rng.integers(128)), int(rng.integers(64))
-    expected, bound = float(rng.normal()), float(10 ** rng.normal(-5, 1))
-    got = expected + ratio * bound
-    index = (0, row, int(rng.integers(8)), column)
+def element(ratio: float, draws: Sequence[float]) -> WorstElement:
+    """One worst element at the place that five uniform numbers give."""
+    row, column = int(128 * draws[0]), int(64 * draws[1])
+    expected, bound = draws[2] - 0.5, 10 ** (-6 + 2 * draws[3])
+    index, got = (0, row, int(8 * draws[4]), column), expected + ratio * bound
     return WorstElement(
         index=index, tile=(row // 64, column // 64), got=got, expected=expected, bound=bound, ratio=ratio
     )
@@ -78,14 +77,13 @@ def element(ratio: float, rng: np.random.Generator) -> WorstElement:
 
 def record(case: Case | str, candidate: str, findings: Sequence[Finding] = (), **changes: Any) -> Record:
     """Record of a case (or of a raw case id) with the verdict of its findings."""
-    known = isinstance(case, Case)
     values: dict[str, Any] = {
         "run_id": "20261129-031500-ab12",
         "started_at": "2026-11-29T03:15:00Z",
         "case_id": case.case_id if isinstance(case, Case) else case,
         "origin": case.origin if isinstance(case, Case) else "user",
         "features": tuple(features(case.problem)) if isinstance(case, Case) else (),
-        "recipe": str(case.recipe) if known else "normal",
+        "recipe": str(case.recipe) if isinstance(case, Case) else "normal",
         "candidate": candidate,
         "source_hash": "0123456789ab",
         "environment": ENVIRONMENT,
@@ -140,23 +138,27 @@ def _random_case(rng: np.random.Generator) -> Case:
 def _random_record(place: int, rng: np.random.Generator) -> Record:
     candidate = ("textbook", "tiled", "flash_sm80", "torch_sdpa")[place % 4]
     case = _random_case(rng)
-    if rng.uniform() < 0.06:
-        reason = "head_dim 64 with softcap is not declared"
-        return record(case, candidate, [Finding(check="forward", status=Status.UNSUPPORTED, reasons=(reason,))], route=None)
-    if rng.uniform() < 0.01:
-        reason = "exit by signal 11 after 0.4 s"
-        return record(case, candidate, [Finding(check="forward", status=Status.CRASH, reasons=(reason,))], route=None)
+    if rng.uniform() < 0.07:
+        crashed = bool(rng.uniform() < 0.2)
+        reason = "exit by signal 11 after 0.4 s" if crashed else "softcap is not declared"
+        status = Status.CRASH if crashed else Status.UNSUPPORTED
+        return record(case, candidate, [Finding(check="forward", status=status, reasons=(reason,))], route=None)
     broken = candidate == "tiled" and case.problem.causal and rng.uniform() < 0.4
-    findings = (_compared("forward", ("out", "lse"), broken, rng), _compared("backward", ("dq", "dk", "dv"), False, rng))
-    determinism = Finding(check="determinism", status=Status.PASS)
+    forward, backward = (
+        _compared("forward", ("out", "lse"), broken, rng),
+        _compared("backward", ("dq", "dk", "dv"), False, rng),
+    )
+    findings = (forward, backward, Finding(check="determinism", status=Status.PASS))
     causes = ("causal diagonal off by one", "tail tile not masked") if broken else ()
-    route = None
-    if candidate == "torch_sdpa":
-        asked, fell = "flash", case.problem.dtype == "fp32"
-        route = Route(backend="math" if fell else asked, asked=asked, fallback_reason="fp32 not supported" if fell else "")
-    verdict = Verdict.of((*findings, determinism), causes)
-    changes = {"route": route} if route is not None else {}
-    return record(case, candidate, verdict=verdict, **changes)
+    return record(case, candidate, verdict=Verdict.of(findings, causes), route=_route(case, candidate))
+
+
+def _route(case: Case, candidate: str) -> Route:
+    if candidate != "torch_sdpa":
+        return Route(backend=candidate, details={"device": "H200"})
+    if case.problem.dtype == "fp32":
+        return Route(backend="math", asked="flash", fallback_reason="fp32 is not supported")
+    return Route(backend="flash", asked="flash")
 
 
 def _compared(check: str, tensors: tuple[str, ...], broken: bool, rng: np.random.Generator) -> Finding:
@@ -165,7 +167,8 @@ def _compared(check: str, tensors: tuple[str, ...], broken: bool, rng: np.random
     if broken:
         ratios[0] = float(rng.choice([math.nan, math.inf, *(10 ** rng.uniform(0.1, 5, size=8))]))
     compared = tuple(comparison(tensor, ratio, rng) for tensor, ratio in zip(tensors, ratios, strict=True))
-    reasons = tuple(f"{c.tensor}: {c.n_exceeding} of {c.n_total} elements exceed the bound" for c in compared if not c.accepted)
+    rejected = (c for c in compared if not c.accepted)
+    reasons = tuple(f"{c.tensor}: {c.n_exceeding} of {c.n_total} elements exceed the bound" for c in rejected)
     status = Status.NONFINITE if math.isnan(ratios[0]) else Status.NUMERICAL if broken else Status.PASS
     return Finding(check=check, status=status, reasons=reasons, comparisons=compared, duration_ms=1.25)
 

@@ -33,13 +33,10 @@ class Page:
     """One browser session."""
 
     def __init__(self, server: str) -> None:
-        options = {
-            "binary": BROWSER,
-            "args": ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1500,1200"],
-        }
+        flags = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --window-size=1500,1200"
         wanted = {
             "browserName": "chrome",
-            "goog:chromeOptions": options,
+            "goog:chromeOptions": {"binary": BROWSER, "args": flags.split()},
             "goog:loggingPrefs": {"browser": "ALL"},
         }
         self.root = server
@@ -79,6 +76,13 @@ class Page:
     def count(self) -> int:
         """Cases that pass the filters, as the page says."""
         return int(self.text("#count").split()[0])
+
+    def number_of(self, selector: str) -> int:
+        return int(self.run("return document.querySelectorAll(arguments[0]).length", selector))
+
+    def choose(self, selector: str, value: str) -> None:
+        script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))"
+        self.run(script, {ELEMENT_KEY: self.find(selector)}, value)
 
     def wait(self, script: str) -> Any:
         deadline = time.monotonic() + 30
@@ -134,14 +138,14 @@ def test_a_matrix_cell_filters_the_table_to_the_cases_that_it_counts(shown: tupl
     assert page.text(f"{cell} .fail") == f"✗ {failed}"
     page.click(cell)
     assert page.count() == sum(r.candidate == "tiled" for r in records)
-    page.run("const s = document.querySelector('[name=status]'); s.value = '*fail'; s.dispatchEvent(new Event('input'))")
+    page.choose("[name=status]", "*fail")
     assert page.count() == failed > 0
 
 
 def test_typed_words_must_all_occur_and_reset_brings_every_case_back(shown: tuple[Page, list[Record]]) -> None:
     page, records = shown
-    page.write("[name=text]", "TILED softcap")
-    expected = sum(r.candidate == "tiled" and "softcap" in r.features for r in records)
+    page.write("[name=text]", "TILED window")
+    expected = sum(r.candidate == "tiled" and "window" in r.features for r in records)
     assert page.count() == expected > 0
     page.click("#reset")
     assert page.count() == len(records)
@@ -157,16 +161,17 @@ def test_a_failing_row_expands_to_its_replay_line_comparisons_worst_elements_and
     failing = {r.case_id for r in records if r.verdict.likely_causes}
     assert command.split("'")[1] in failing
     assert command.endswith("--candidate tiled")
-    assert page.run("return document.querySelectorAll('.detail .comparisons tbody tr').length") == 5
-    assert page.run("return document.querySelectorAll('.detail .evidence')[0].querySelectorAll('.elements tbody tr').length") == 10
-    assert page.run("return document.querySelectorAll('.detail svg.map[role=img] rect').length") == 32 * 32
+    assert page.number_of(".detail .comparisons tbody tr") == 5
+    assert page.number_of(".detail .finding > div > .evidence .elements tbody tr") == 10
+    assert page.number_of(".detail svg.map[role=img] rect") == 32 * 32
     assert "causal diagonal off by one" in page.text(".detail ol")
+    assert "[object" not in page.text("main")
 
 
 def test_a_row_opens_and_a_column_sorts_from_the_keyboard(shown: tuple[Page, list[Record]]) -> None:
     page, _ = shown
     page.write("#cases-table .toggle", "\ue007")  # Enter
-    assert page.run("return document.querySelectorAll('tr.detail').length") == 1
+    assert page.number_of("tr.detail") == 1
     page.write('[data-sort="candidate"]', "\ue007")
     assert page.text("#cases-table tbody tr td:nth-child(3)") == "flash_sm80"
     assert page.run("return document.activeElement.dataset.sort") == "candidate"
@@ -184,6 +189,16 @@ def test_the_cells_of_the_fixed_limits_table_count_every_comparison(shown: tuple
     page.wait("return document.querySelector('#limits-table button')")
     cells = page.run("return [...document.querySelectorAll('#limits-table button')].map((b) => Number(b.textContent))")
     assert sum(cells) == sum(len(f.comparisons) for r in records for f in r.verdict.findings)
+
+
+def test_every_compared_case_is_in_one_bar_of_each_distribution(shown: tuple[Page, list[Record]]) -> None:
+    page, records = shown
+    compared = sum(any(f.comparisons for f in r.verdict.findings) for r in records)
+    for plot in ("candidate", "recipe", "max_abs", "max_rel", "one_minus_cosine"):
+        selector = f"#plot-{plot} g[data-count]"
+        page.wait(f"return document.querySelector('{selector}')")
+        counts = page.run(f"return [...document.querySelectorAll('{selector}')].map((g) => Number(g.dataset.count))")
+        assert sum(counts) == compared > 0
 
 
 def test_a_view_survives_in_the_address(shown: tuple[Page, list[Record]]) -> None:
@@ -213,16 +228,16 @@ def test_hostile_text_is_shown_and_never_run(
     page.open(write_report([record], tmp_path, title=hostile, command=hostile).html)
     page.click("#cases-table .toggle")
     assert page.run("return window.stolen") is None
-    assert page.run("return document.querySelectorAll('img, iframe, b b').length") == 0
+    assert page.number_of("img, iframe, b b") == 0
     assert page.run("return document.querySelector('.detail li').textContent") == hostile
-    assert page.run("return document.querySelectorAll('#cases-table tr.row').length") == 1
+    assert page.number_of("#cases-table tr.row") == 1
 
 
 def test_ten_thousand_records_stay_small_and_quick(page: Page, tmp_path: Path, big_report: Path) -> None:
     assert big_report.stat().st_size < 6_000_000
     page.open(big_report)
     assert page.count() == 10_000
-    assert page.run("return document.querySelectorAll('#cases-table tr.row').length") == 50
+    assert page.number_of("#cases-table tr.row") == 50
     elapsed_ms = page.run(
         "const field = document.querySelector('[name=text]'), start = performance.now();"
         "field.value = 'tiled causal diagonal'; field.dispatchEvent(new Event('input'));"

@@ -12,7 +12,7 @@ function detailOf(report, record) {
   for (let f = report.firstFinding[record]; f < report.firstFinding[record + 1]; f++) {
     findings.push(findingOf(report, f));
   }
-  return element("div", {},
+  return element("div", { class: "inner" },
     element("div", { class: "replay" }, element("code", {}, command), copied),
     causes.length ? element("div", {}, element("h4", {}, "Likely causes"), element("ol", {}, causes)) : null,
     recordFacts(report, record), findings.length ? findings : element("p", {}, "No check ran."));
@@ -27,8 +27,8 @@ function recordFacts(report, record) {
     source: vocabulary.source[records.source[record]], run: vocabulary.run[records.run[record]],
     started: records.started_at[record],
     time: `candidate ${formatNumber(records.candidate_ms[record])} ms of ${formatNumber(records.total_ms[record])} ms` };
-  return element("dl", { class: "facts" }, Object.entries(facts).map(([name, value]) =>
-    [element("dt", {}, name), element("dd", {}, value)]));
+  return element("dl", { class: "facts inline" }, Object.entries(facts).map(([name, value]) =>
+    element("div", {}, element("dt", {}, name), element("dd", {}, value))));
 }
 
 function routeText([backend, asked, reason, details]) {
@@ -101,8 +101,8 @@ function worstElements(report, c) {
 }
 
 const MAP_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
-const MAP_CLASSES = [[1 / 64, "below 1/64"], [1 / 16, "1/16"], [1 / 4, "1/4"], [1, "up to 1: accepted"], [4, "4"],
-  [16, "16"], [64, "64"], [Infinity, "above 64"]];
+const MAP_CLASSES = [[1 / 64, "to 1/64"], [1 / 16, "to 1/16"], [1 / 4, "to 1/4"], [1, "to 1 (accepted)"],
+  [4, "to 4"], [16, "to 16"], [64, "to 64"], [Infinity, "above"]];
 
 /** error/bound of one character of a map; NaN where nothing was compared. */
 function mapCell(character) {
@@ -113,8 +113,7 @@ function mapCell(character) {
 
 function mapClass(ratio) {
   if (Number.isNaN(ratio)) return "none";
-  // Cells were rounded to a third of an octave: a sixth of one keeps an accepted 1 on the accepted side.
-  return ratio === Infinity ? "cell8" : `cell${MAP_CLASSES.findIndex(([limit]) => ratio <= limit * 1.01)}`;
+  return ratio === Infinity ? "cell8" : `cell${MAP_CLASSES.findIndex(([limit]) => ratio <= limit)}`;
 }
 
 function errorMap(report, c) {
@@ -139,6 +138,6 @@ function errorMap(report, c) {
 
 function mapLegend() {
   const entries = [...MAP_CLASSES.map(([, words]) => words), "inf"];
-  return element("div", { class: "legend" }, entries.map((words, place) => element("span", {},
+  return element("div", { class: "legend" }, "error/bound", entries.map((words, place) => element("span", {},
     svg("svg", { class: "map", viewBox: "0 0 1 1" }, svg("rect", { width: 1, height: 1, class: `cell${place}` })), words)));
 }

@@ -13,10 +13,10 @@ async function start() {
 
   const drawPlots = () => {
     const names = report.vocabulary.candidate;
-    drawStrips(report, rows, metric.value, candidateOf, names, byId("plot-candidate"), 680);
-    drawStrips(report, rows, metric.value, recipeOf, report.recipeNames, byId("plot-recipe"), 680);
+    drawStrips(report, rows, metric.value, candidateOf, names, byId("plot-candidate"), 600);
+    drawStrips(report, rows, metric.value, recipeOf, report.recipeNames, byId("plot-recipe"), 600);
     for (const name of ["max_abs", "max_rel", "one_minus_cosine"]) {
-      drawStrips(report, rows, name, candidateOf, names, byId(`plot-${name}`), 560);
+      drawStrips(report, rows, name, candidateOf, names, byId(`plot-${name}`), 420);
     }
   };
   const drawMap = () => drawMatrix(report, byId("matrix-by").value, filters, byId("matrix-table"));
@@ -45,7 +45,15 @@ async function start() {
       byId("cases").scrollIntoView();
     });
   }
+  byId("kept").textContent = keptText(report);
   changed();
+}
+
+/** What a large run left out of the page, rejected comparisons having been served first. */
+function keptText({ kept, wanted }) {
+  return ["elements", "maps"].filter((name) => kept[name] < wanted[name]).map((name) =>
+    `This page carries ${kept[name]} of ${wanted[name]} ${name === "maps" ? "error maps" : "worst elements"}; `
+    + "rejected comparisons come first, the replay command shows the others.").join(" ");
 }
 
 start().catch((error) => {

@@ -7,7 +7,7 @@ const MARKS = { ratio: [[1, "bound"]], max_abs: [[1e-5, "fp32"], [1e-4, "grad"],
   max_rel: [[1e-2, "fp16"]] };
 const BINS_PER_DECADE = 4;
 const MAX_GROUPS = 30;
-const STRIP = { height: 34, name: 150, summary: 150, special: 26, top: 16, bottom: 20 };
+const STRIP = { height: 50, bars: 28, special: 46, top: 28, bottom: 20 };
 
 /** Worst value of a metric over the comparisons of a row; null when nothing was compared. */
 function metricOf(report, row, metric) {
@@ -47,7 +47,7 @@ function logScale(values, marks, width) {
   }
   if (low > high) [low, high] = [0.1, 1];
   const first = Math.floor(Math.log10(low) - 0.01), last = Math.max(first + 1, Math.ceil(Math.log10(high) + 0.01));
-  const left = STRIP.name + STRIP.special, right = width - STRIP.summary - STRIP.special;
+  const left = STRIP.special, right = width - STRIP.special;
   const bins = (last - first) * BINS_PER_DECADE;
   return { first, last, left, right, bins, step: (right - left) / bins,
     x: (value) => left + (right - left) * (Math.log10(value) - first) / (last - first) };
@@ -62,17 +62,34 @@ function axisOf(scale, marks, height) {
     parts.push(svg("line", { class: "grid", x1: x, x2: x, y1: STRIP.top, y2: base }),
       svg("text", { x, y: base + 14, "text-anchor": "middle" }, decade === 0 ? "1" : `1e${decade}`));
   }
-  parts.push(svg("text", { x: scale.left - STRIP.special / 2, y: base + 14, "text-anchor": "middle" }, "0"),
-    svg("text", { x: scale.right + STRIP.special / 2 + 4, y: base + 14, "text-anchor": "middle" }, "inf"));
-  for (const [value, words] of marks) {
+  parts.push(svg("text", { x: STRIP.special / 4, y: base + 14, "text-anchor": "middle" }, "0"),
+    svg("text", { x: scale.right + STRIP.special * 0.75, y: base + 14, "text-anchor": "middle" }, "inf"));
+  marks.forEach(([value, words], place) => {
     const x = scale.x(value);
-    parts.push(svg("line", { class: "limit", x1: x, x2: x, y1: STRIP.top - 3, y2: base }),
-      svg("text", { x, y: STRIP.top - 5, "text-anchor": "middle" }, words));
-  }
+    // Marks a decade apart would print over each other on one line.
+    const y = STRIP.top - 5 - 11 * (place % 2);
+    parts.push(svg("line", { class: "limit", x1: x, x2: x, y1: y + 2, y2: base }),
+      svg("text", { x: x + 3, y }, words));
+  });
   return parts;
 }
 
 function stripOf(scale, name, points, top, width) {
+  const bins = binsOf(scale, points);
+  const base = top + STRIP.height - 2;
+  const tallest = Math.max(...[...bins.values()].map((bin) => bin.pass + bin.fail));
+  const bars = [...bins].map(([place, bin]) => barOf(scale, name, place, bin, tallest, base));
+  const sorted = points.map(([value]) => value).sort((one, other) => badness(one) - badness(other));
+  const median = formatNumber(sorted[sorted.length >> 1]), worst = formatNumber(sorted[sorted.length - 1]);
+  const short = name.length > 34 ? `${name.slice(0, 33)}…` : name;
+  return [svg("line", { class: "axis", x1: 0, x2: width, y1: base, y2: base }), bars,
+    svg("text", { class: "name", x: 0, y: top + 16 }, svg("title", {}, name), short),
+    svg("text", { x: width, y: top + 16, "text-anchor": "end" },
+      `${points.length} cases, median ${median}, max ${worst}`)];
+}
+
+/** Counts by bin; -1 holds exact zeros, the last one infinities and NaN. */
+function binsOf(scale, points) {
   const bins = new Map();
   for (const [value, outcome] of points) {
     const place = value === 0 ? -1 : !Number.isFinite(value) ? scale.bins
@@ -80,26 +97,21 @@ function stripOf(scale, name, points, top, width) {
     if (!bins.has(place)) bins.set(place, { pass: 0, fail: 0 });
     bins.get(place)[outcome]++;
   }
-  const tallest = Math.max(...[...bins.values()].map((bin) => bin.pass + bin.fail));
-  const room = STRIP.height - 8, base = top + STRIP.height - 2;
-  const marks = [...bins].flatMap(([place, bin]) => {
-    const x = place === -1 ? scale.left - STRIP.special * 0.75
-      : place === scale.bins ? scale.right + STRIP.special * 0.4 : scale.left + place * scale.step;
-    const wide = place === -1 || place === scale.bins ? STRIP.special / 2 : Math.max(1, scale.step - 1);
-    // The square root keeps a single failure visible beside thousands of passes.
-    const size = (count) => room * Math.sqrt(count / tallest);
-    const all = size(bin.pass + bin.fail), failed = bin.fail ? Math.max(2, all * bin.fail / (bin.pass + bin.fail)) : 0;
-    const words = svg("title", {}, `${name}: ${bin.pass} not failed, ${bin.fail} failed`);
-    return svg("g", {}, words, svg("rect", { class: "mark pass", x, y: base - all, width: wide, height: all - failed }),
-      svg("rect", { class: "mark fail", x, y: base - failed, width: wide, height: failed }));
-  });
-  const sorted = points.map(([value]) => value).sort((one, other) => badness(one) - badness(other));
-  const summary = `${points.length}, median ${formatNumber(sorted[sorted.length >> 1], 2)}`;
-  const short = name.length > 22 ? `${name.slice(0, 21)}…` : name;
-  return [svg("line", { class: "axis", x1: STRIP.name, x2: width - STRIP.summary, y1: base, y2: base }), ...marks,
-    svg("text", { class: "name", x: STRIP.name - 8, y: base - 8, "text-anchor": "end" }, svg("title", {}, name), short),
-    svg("text", { x: width - STRIP.summary + 8, y: base - 15 }, summary),
-    svg("text", { x: width - STRIP.summary + 8, y: base - 2 }, `max ${formatNumber(sorted[sorted.length - 1], 3)}`)];
+  return bins;
+}
+
+function barOf(scale, name, place, bin, tallest, base) {
+  const special = place === -1 || place === scale.bins;
+  const wide = special ? STRIP.special / 4 : Math.max(1, scale.step - 1);
+  const x = place === -1 ? STRIP.special / 8 : place === scale.bins ? scale.right + STRIP.special * 0.625
+    : scale.left + place * scale.step;
+  const count = bin.pass + bin.fail;
+  // The square root keeps a single failure visible beside thousands of passes.
+  const all = STRIP.bars * Math.sqrt(count / tallest), failed = bin.fail ? Math.max(2, all * bin.fail / count) : 0;
+  return svg("g", { "data-count": count },
+    svg("title", {}, `${name}: ${bin.pass} not failed, ${bin.fail} failed`),
+    svg("rect", { class: "mark pass", x, y: base - all, width: wide, height: Math.max(0, all - failed) }),
+    svg("rect", { class: "mark fail", x, y: base - failed, width: wide, height: failed }));
 }
 
 function drawLimits(report, rows, filters, holder) {
