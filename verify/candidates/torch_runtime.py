@@ -51,4 +51,4 @@ def heard_warnings() -> Iterator[list[str]]:
 
 def facts() -> dict[str, str]:
     """Version and instruction set: the CPU kernels differ between instruction sets."""
-    return {"torch": torch.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability(), "threads": "1"}
+    return {"torch": str(torch.__version__), "cpu_capability": torch.backends.cpu.get_cpu_capability(), "threads": "1"}
