@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
-import importlib
+import importlib.util
 import os
 import resource
 import signal
@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from verify.candidate import Call, Candidate
+from verify.candidates import load
+from verify.errors import UsageError
 from verify.verdict import Status
+from verify.worker.device import lost_device
 from verify.worker.execute import Answer, describe, execute, route_spec
 from verify.worker.protocol import (
     Failed,
-    FailureName,
     Ran,
     Ready,
     Request,
@@ -116,22 +118,38 @@ class Worker:
 
 
 def load_candidate(loader: str) -> Candidate:
-    """Candidate of a name known to verify.candidates, or of `package.module:attribute` (an instance or its class)."""
-    if ":" not in loader or "::" in loader:
-        registry: Any = importlib.import_module("verify.candidates")
-        return cast("Candidate", registry.load(loader))
-    module_name, _, attribute = loader.partition(":")
+    """Candidate of a name known to verify.candidates, or of `package.module:attribute` (an instance or its class).
+
+    Raises
+    ------
+    UsageError
+        For text that is neither; the message lists the known names.
+    """
+    try:
+        return load(loader)
+    except UsageError:
+        module_name, separator, attribute = loader.partition(":")
+        if not separator or not _is_module(module_name):
+            raise
     found: Any = getattr(importlib.import_module(module_name), attribute)
     return cast("Candidate", found() if isinstance(found, type) else found)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
 
 
 def _failed(nonce: bytes, answer: Answer) -> Failed:
     return Failed(
         nonce=nonce,
-        status=cast("FailureName", answer.status.value),
+        status=answer.status,
         message=answer.message,
         traceback=answer.traceback,
         notes=answer.notes,
+        lost_device=lost_device(),
     )
 
 

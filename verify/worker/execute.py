@@ -18,13 +18,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from verify.candidate import Array, Call, Candidate, RefusedError, Reply, Route
+from verify.candidate import Array, Call, Candidate, KernelFaultError, RefusedError, Reply, Route
 from verify.verdict import Status
-from verify.worker.protocol import MAX_TEXT, RouteSpec
+from verify.worker.protocol import MAX_TEXT, RouteSpec, may_be_claimed
 from verify.worker.shared_arrays import DTYPES, is_transportable
 
 OWN_FOLDER = str(Path(__file__).parent)
 _WATCHED = (("numpy", "allclose"), ("numpy", "isclose"), ("numpy", "array_equal"), ("torch", "allclose"))
+# errors of libraries that need not be installed, or of rooms that are not imported here, by class name
+_BY_CLASS_NAME = {
+    "OutOfMemoryError": Status.OUT_OF_MEMORY,
+    "CompileError": Status.COMPILE_ERROR,
+    "CompileException": Status.COMPILE_ERROR,
+    "CompilationError": Status.COMPILE_ERROR,
+    "NvrtcError": Status.COMPILE_ERROR,
+}
 _ABSENT = object()
 
 
@@ -66,7 +74,7 @@ def describe(error: BaseException) -> Answer:
         traceback.clear_frames(error.__traceback__)  # the frames hold the memory that the report needs
     frames = traceback.TracebackException(type(error), error, _candidate_frames(error.__traceback__))
     lines = "".join(frames.format_exception_only()).strip().splitlines() or [type(error).__name__]
-    message = str(error) if isinstance(error, RefusedError) else lines[-1]
+    message = str(error) if isinstance(error, RefusedError | KernelFaultError) else lines[-1]
     if isinstance(error, SystemExit):
         message = f"tried to exit: {message}"
     text = _encodable("".join(frames.format()))[-MAX_TEXT:]
@@ -76,8 +84,13 @@ def describe(error: BaseException) -> Answer:
 def _status_of(error: BaseException) -> Status:
     if isinstance(error, RefusedError):
         return Status.REFUSED
+    if isinstance(error, KernelFaultError) and may_be_claimed(error.status):
+        return error.status
     if isinstance(error, MemoryError):
         return Status.OUT_OF_MEMORY
+    for kind in type(error).__mro__:
+        if kind.__name__ in _BY_CLASS_NAME:
+            return _BY_CLASS_NAME[kind.__name__]
     return Status.CRASH if isinstance(error, SystemExit) else Status.LAUNCH_ERROR
 
 

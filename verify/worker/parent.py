@@ -33,6 +33,8 @@ START_TIMEOUT_S = 180.0
 """Generous: importing torch took 3 s alone and tens of seconds on a machine with all cores busy."""
 CLOSE_GRACE_S = 1.0
 _START_ATTEMPTS = 2
+_DOUBTFUL = (Status.CRASH, Status.HANG, Status.OUT_OF_MEMORY, Status.OUT_OF_BOUNDS)
+"""A worker that reports one of these of itself may be damaged: the next call gets a new one."""
 _OUTPUT_SLACK_BYTES = 64 << 20
 """Outputs may exceed their expected size by this much, so that a wrong shape still reaches the checks."""
 
@@ -183,7 +185,7 @@ class ProcessSession:
             return Outcome(status=Status.CRASH, message=str(error), output=worker.printed())
 
     def _taken(self, worker: WorkerProcess, answer: ToParent, limit_bytes: int) -> Outcome:
-        """Outcome of a well-formed answer. A worker that ran out of memory, wanted to exit or cheats is not kept."""
+        """Outcome of a well-formed answer. A worker whose memory or GPU context is in doubt is not kept."""
         printed = worker.printed()
         try:
             if isinstance(answer, Ran):
@@ -193,7 +195,8 @@ class ProcessSession:
             outcome = _failure(answer, printed)
         except ProtocolError as error:
             outcome = Outcome(status=Status.CRASH, message=str(error), output=printed)
-        if outcome.status in (Status.CRASH, Status.OUT_OF_MEMORY):
+        lost = isinstance(answer, Failed) and answer.lost_device
+        if lost or outcome.status in _DOUBTFUL:
             self._end()
         return outcome
 
@@ -206,7 +209,9 @@ def _failure(answer: ToParent, printed: str) -> Outcome:
         status=Status(answer.status),
         message=answer.message,
         traceback=answer.traceback,
-        notes=answer.notes,
+        notes=(*answer.notes, f"the GPU context was lost: {answer.lost_device}")
+        if answer.lost_device
+        else answer.notes,
         output=printed,
     )
 

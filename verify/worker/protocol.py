@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from verify.candidate import Route
 from verify.problem import AttentionProblem
+from verify.verdict import Status
 
 MAGIC = b"AVW1"
 """First bytes of a frame; the digit is the protocol version."""
@@ -31,7 +32,6 @@ Size = Annotated[int, Meta(ge=0, le=2**62)]
 Shape = Annotated[tuple[Size, ...], Meta(max_length=32)]
 Nonce = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Notes = Annotated[tuple[Text, ...], Meta(max_length=64)]
-FailureName = Literal["REFUSED", "LAUNCH_ERROR", "OUT_OF_MEMORY", "CRASH", "SHAPE", "DTYPE"]
 
 
 class ProtocolError(Exception):
@@ -114,10 +114,12 @@ class Failed(msgspec.Struct, tag="failed", frozen=True, kw_only=True, forbid_unk
     """The candidate raised, or returned something that is no reply."""
 
     nonce: Nonce
-    status: FailureName
+    status: Status
     message: Text
     traceback: Text
     notes: Notes
+    lost_device: Text
+    """Why the worker's GPU context is of no more use; empty when it is well or when there is none."""
 
 
 ToChild = Start | Request
@@ -141,7 +143,15 @@ def decode_reply(body: bytes, nonce: bytes) -> ToParent:
         raise ProtocolError(f"sent a malformed reply: {error}") from error
     if reply.nonce != nonce:
         raise ProtocolError("sent a stale or forged reply: its nonce is not that of this call")
+    if isinstance(reply, Failed) and not may_be_claimed(reply.status):
+        raise ProtocolError(f"sent a malformed reply: a failure with status {reply.status}")
     return reply
+
+
+def may_be_claimed(status: Status) -> bool:
+    """Whether a candidate may report that of itself: a failure, and none that only a comparison can find."""
+    judged = (Status.NUMERICAL, Status.MUTATED_INPUT, Status.REFERENCE_DISAGREES)
+    return status.is_failure and status not in judged
 
 
 class FrameBuffer:

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from verify.candidate import Array
-from verify.errors import require
+from verify.errors import UsageError
 from verify.worker.protocol import InputSpec, OutputSpec, ProtocolError
 
 ALIGNMENT = 256
@@ -27,11 +27,12 @@ _FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 _NARROW = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 DTYPES = {name: np.dtype(name) for name in _PLAIN + _FLOATS}
 DTYPES |= {name: np.dtype(getattr(ml_dtypes, name)) for name in _NARROW}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}  # a look-up is 20 times faster than dtype.name
 
 
 def is_transportable(array: Array) -> bool:
     """Whether the dtype is a plain number of this machine's byte order (no objects, strings or records)."""
-    return DTYPES.get(array.dtype.name) == array.dtype
+    return array.dtype in _NAMES
 
 
 class Arena:
@@ -103,7 +104,8 @@ class InputLayout:
 def layout_inputs(arrays: Mapping[str, Array]) -> InputLayout:
     """Place each base buffer once, however many views share it."""
     for name, array in arrays.items():
-        require(is_transportable(array), f"arrays[{name!r}].dtype", str(array.dtype), "one of " + ", ".join(DTYPES))
+        if not is_transportable(array):
+            raise UsageError(f"arrays[{name!r}].dtype={array.dtype}: expected one of {', '.join(DTYPES)}")
     regions: list[Region] = []
     cursor = 0
     for address, end, names in _merged_spans(arrays):
@@ -151,7 +153,7 @@ def write_outputs(outputs: Mapping[str, Array], arena: Arena) -> tuple[OutputSpe
     cursor = 0
     for name, array in outputs.items():
         offset = _round_up(cursor, ALIGNMENT)
-        specs.append(OutputSpec(name=name, dtype=array.dtype.name, shape=array.shape, offset=offset))
+        specs.append(OutputSpec(name=name, dtype=_NAMES[array.dtype], shape=array.shape, offset=offset))
         cursor = offset + array.nbytes
     arena.ensure(cursor)
     for spec, array in zip(specs, outputs.values(), strict=True):
@@ -195,10 +197,10 @@ def _placed(region: Region, arena: Arena) -> Array:
 def _spec(name: str, array: Array, region: Region) -> InputSpec:
     return InputSpec(
         name=name,
-        dtype=array.dtype.name,
+        dtype=_NAMES[array.dtype],
         shape=array.shape,
         strides=array.strides,
-        offset=region.offset + (_address(array) - region.address if array.size else 0),
+        offset=region.offset + _address(array) - region.address,
         writeable=bool(array.flags.writeable),
     )
 
@@ -220,25 +222,30 @@ def _merged_spans(arrays: Mapping[str, Array]) -> Iterator[tuple[int, int, tuple
 
 
 def _owner_span(array: Array) -> tuple[int, int]:
-    """Bytes of the widest array that the view is known to come from; empty arrays own nothing."""
-    if not array.size:
-        return _address(array), _address(array)
-    low, high = _span(array)
+    """Bytes of the array that the view comes from in the end, guards and gaps of that buffer included."""
+    owner = array
     base: object = array.base
     while base is not None:
-        if isinstance(base, np.ndarray) and base.size:
-            first, last = _span(base)
-            if first <= low and high <= last:
-                low, high = first, last
+        if isinstance(base, np.ndarray):
+            owner = base
         # as_strided puts a helper with a `base` of its own between a view and its source
         base = getattr(base, "base", None)
-    return low, high
+    low, high = _span(array)
+    first, last = _span(owner)
+    return (first, last) if first <= low and high <= last else (low, high)
 
 
 def _span(array: Array) -> tuple[int, int]:
-    steps = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)]
-    low = _address(array) + sum(step for step in steps if step < 0)
-    return low, _address(array) + sum(step for step in steps if step > 0) + array.itemsize
+    """First byte of the elements and the first behind them."""
+    low = high = _address(array)
+    if array.flags.c_contiguous or not array.size:
+        return low, high + array.nbytes
+    for extent, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (extent - 1) * stride
+        else:
+            high += (extent - 1) * stride
+    return low, high + array.itemsize
 
 
 def _address(array: Array) -> int:

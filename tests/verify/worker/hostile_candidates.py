@@ -11,14 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import ml_dtypes
 import numpy as np
 
-from verify.candidate import Array, Call, RefusedError, Reply, Route
+from verify.candidate import Array, Call, KernelFaultError, RefusedError, Reply, Route
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.dtypes import STORAGE_DTYPES
+from verify.verdict import Status
 from verify.worker.protocol import MAGIC
 
 Act = Callable[[Call], Any]
@@ -139,6 +141,52 @@ def raise_surrogate(call: Call) -> Any:
 @act
 def refuse(call: Call) -> Any:
     raise RefusedError("head_dim 64 is too small")
+
+
+@act
+def report_race(call: Call) -> Any:
+    raise KernelFaultError(Status.RACE, "two threads write out[3]")
+
+
+@act
+def report_out_of_bounds(call: Call) -> Any:
+    raise KernelFaultError(Status.OUT_OF_BOUNDS, "read of 4 bytes behind k")
+
+
+@act
+def report_pass_as_fault(call: Call) -> Any:
+    raise KernelFaultError(Status.PASS, "all is well")
+
+
+class CompileError(RuntimeError):
+    pass
+
+
+@act
+def fail_to_compile(call: Call) -> Any:
+    raise CompileError("tile.cu(3): expected a semicolon")
+
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+
+@act
+def exhaust_the_gpu(call: Call) -> Any:
+    raise OutOfMemoryError("GPU 0: 90 GiB asked")
+
+
+def _lost() -> NoReturn:
+    raise RuntimeError("an illegal memory access was encountered")
+
+
+@act
+def lose_the_gpu(call: Call) -> Any:
+    """Behave like CuPy after an illegal access: every synchronisation fails from now on."""
+    driver = SimpleNamespace(ctxGetCurrent=lambda: 1)
+    runtime = SimpleNamespace(deviceSynchronize=_lost)
+    sys.modules["cupy"] = cast("Any", SimpleNamespace(cuda=SimpleNamespace(driver=driver, runtime=runtime)))
+    _lost()
 
 
 @act
@@ -304,6 +352,12 @@ def patch_numpy(call: Call) -> Reply:
 def report_state(call: Call) -> Reply:
     patched = np.allclose(1.0, 2.0) or np.geterr()["over"] == "raise"
     return outputs(patched=np.array(patched), pid=np.array(os.getpid()))
+
+
+@act
+def report_views(call: Call) -> Reply:
+    address = {name: array.__array_interface__["data"][0] % 256 for name, array in call.arrays.items()}
+    return outputs(**{name: np.array([address[name], *array.strides]) for name, array in call.arrays.items()})
 
 
 @act

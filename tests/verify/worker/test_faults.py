@@ -35,7 +35,11 @@ RAISED = [
     ("raise_unprintable", Status.LAUNCH_ERROR, "UnprintableError"),
     ("raise_surrogate", Status.LAUNCH_ERROR, "a lone \\ud800 surrogate"),
     ("refuse", Status.REFUSED, "head_dim 64 is too small"),
-    ("shrink_memory", Status.LAUNCH_ERROR, "not permitted"),
+    ("report_race", Status.RACE, "two threads write out[3]"),
+    ("report_out_of_bounds", Status.OUT_OF_BOUNDS, "read of 4 bytes behind k"),
+    ("report_pass_as_fault", Status.LAUNCH_ERROR, "all is well"),
+    ("fail_to_compile", Status.COMPILE_ERROR, "expected a semicolon"),
+    ("exhaust_the_gpu", Status.OUT_OF_MEMORY, "90 GiB asked"),
     ("return_generator", Status.LAUNCH_ERROR, "returned a generator: expected a Reply"),
     ("return_list", Status.LAUNCH_ERROR, "output 'out' as list"),
     ("return_no_mapping", Status.LAUNCH_ERROR, "outputs as list"),
@@ -66,8 +70,6 @@ def test_endless_act_is_a_hang(name: str, hasty_session: ProcessSession, act: Ac
 def test_raised_or_malformed_answer_has_one_status_in_both_sessions(
     name: str, status: Status, reason: str, session: Session, act: Act, assert_honest: Check
 ) -> None:
-    if name == "shrink_memory" and not isinstance(session, ProcessSession):
-        pytest.skip("only a worker has shared memory")
     outcome = session.call(act(name))
     assert (outcome.status, outcome.reply) == (status, None), outcome
     assert reason in outcome.message
@@ -78,6 +80,23 @@ def test_raised_or_malformed_answer_has_one_status_in_both_sessions(
 def test_keyboard_interrupt_of_a_worker_is_its_error(worker_session: ProcessSession, act: Act) -> None:
     outcome = worker_session.call(act("raise_keyboard_interrupt"))
     assert (outcome.status, outcome.message) == (Status.LAUNCH_ERROR, "KeyboardInterrupt")
+
+
+def test_lost_gpu_context_ends_the_worker_and_is_noted(
+    worker_session: ProcessSession, act: Act, assert_honest: Check
+) -> None:
+    outcome = worker_session.call(act("lose_the_gpu"))
+    assert outcome.status is Status.LAUNCH_ERROR
+    assert "the GPU context was lost: an illegal memory access was encountered" in outcome.notes
+    assert worker_session.pid is None
+    assert_honest(worker_session)
+
+
+def test_shared_memory_cannot_be_pulled_away(worker_session: ProcessSession, act: Act, assert_honest: Check) -> None:
+    outcome = worker_session.call(act("shrink_memory"))
+    assert outcome.status is Status.LAUNCH_ERROR
+    assert "not permitted" in outcome.message
+    assert_honest(worker_session)
 
 
 def test_too_many_output_bytes_are_a_wrong_shape(worker_session: ProcessSession, act: Act) -> None:

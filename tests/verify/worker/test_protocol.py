@@ -28,7 +28,7 @@ NONCE = bytes(range(16))
 SPEC = OutputSpec(name="out", dtype="float32", shape=(2, 3), offset=256)
 ROUTE = RouteSpec(backend="numpy", asked="", fallback_reason="", details={"tile": "16"})
 RAN = Ran(nonce=NONCE, outputs=(SPEC,), route=ROUTE, notes=("changed numpy.allclose",))
-FAILED = Failed(nonce=NONCE, status="REFUSED", message="why", traceback="", notes=())
+FAILED = Failed(nonce=NONCE, status="REFUSED", message="why", traceback="", notes=(), lost_device="")
 
 
 def body_of(message: ToParent) -> bytes:
@@ -87,8 +87,9 @@ def test_malformed_field_is_refused(change: dict[str, Any]) -> None:
         decode_reply(msgspec.msgpack.encode(fields), NONCE)
 
 
-def test_status_of_a_failure_is_a_failure() -> None:
-    fields = msgspec.msgpack.decode(body_of(FAILED)) | {"status": "PASS"}
+@pytest.mark.parametrize("status", ["PASS", "POWERLESS", "UNSUPPORTED", "NUMERICAL", "REFERENCE_DISAGREES", "odd"])
+def test_failure_claims_no_pass_and_no_judgement(status: str) -> None:
+    fields = msgspec.msgpack.decode(body_of(FAILED)) | {"status": status}
     with pytest.raises(ProtocolError, match="malformed"):
         decode_reply(msgspec.msgpack.encode(fields), NONCE)
 
