@@ -1,9 +1,9 @@
-"""Runs unchanged CUDA C++ kernels on the CPU: fibers for threads, exact tensor-core arithmetic, checked memory accesses.
+"""Runs unchanged CUDA C++ kernels on the CPU: a fiber for each thread, exact tensor-core arithmetic, checked memory.
 
-Public names only; see docs of each module for what it is responsible for.
+Public names only; each module says what it is responsible for.
 """
 
-from kernels.cpu_backend.build import CompileError, cache_dir
+from kernels.cpu_backend.cache import CompileError, cache_dir
 from kernels.cpu_backend.faults import SHARED_MEMORY, Fault, FaultKind, LaunchReport
 from kernels.cpu_backend.memory import Buffer, guarded_array
 from kernels.cpu_backend.module import CpuModule, compile_module

@@ -1,59 +1,62 @@
-"""Compiles kernel sources and the runtime into shared objects, kept in a content-addressed cache.
-
-File names in the cache are hashes of everything that went in, files appear by atomic rename, nothing is ever changed in
-place: concurrent processes need no lock, and a stale entry cannot be picked up.
-"""
+"""Compiles kernel sources and the runtime into shared objects, or takes them from the cache."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
-import hashlib
 import os
 import re
-import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from kernels.cpu_backend.options import Build
+from kernels.cpu_backend.cache import cache_dir, contents, digest, run_compiler
+from kernels.cpu_backend.options import Build, Checks
+from kernels.cpu_backend.sources import (
+    CUDA_DIR,
+    DEVICE_DIR,
+    RUNTIME_DIR,
+    refuse_static_shared,
+    source_files,
+    translation_unit,
+)
 from kernels.cpu_backend.toolchain import Compiler, cuda_include_dir, find_compiler, machine_flags
 
-HERE = Path(__file__).parent
-DEVICE_DIR = HERE / "device"
-RUNTIME_DIR = HERE / "runtime"
-CUDA_DIR = HERE.parent / "cuda"
+T = TypeVar("T")
 
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-g1", "-fno-exceptions", "-fno-math-errno")
-UNDEFINED_CHECKS = "bounds,alignment,shift,signed-integer-overflow,float-cast-overflow,integer-divide-by-zero"
-BUILD_FLAGS: dict[Build, tuple[str, ...]] = {
-    Build.FAST: ("-O2", "-ffp-contract=fast"),
-    Build.NOFMA: ("-O2", "-ffp-contract=off"),
-    Build.CHECKED: (
-        # -O1 merges fewer accesses than -O2, so reports are more exact.
-        *("-O1", "-ffp-contract=fast", "-fsanitize=thread", f"-fsanitize={UNDEFINED_CHECKS}", "-fsanitize-recover=all"),
-    ),
+CHECKS_OF_BUILD: dict[Build, tuple[Checks, ...]] = {
+    Build.FAST: (Checks.NOTHING,),
+    Build.NOFMA: (Checks.NOTHING,),
+    Build.CHECKED: (Checks.LOCALS, Checks.MEMORY),
 }
+"""Images of a build. The two instrumentations of a checked build exclude each other, so it has two images."""
+UNDEFINED = "bounds,alignment,shift,signed-integer-overflow,float-cast-overflow,integer-divide-by-zero"
 WRAPPED = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,--wrap=memset")
+"""Calls that no instrumentation covers: sent to functions of the runtime that check the memory."""
 
 
-class CompileError(RuntimeError):
-    """A kernel source was refused; the message holds the compiler's diagnostics."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Image:
+    """A compiled kernel source."""
+
+    path: Path
+    checks: Checks
+
+    @property
+    def uninitialised(self) -> tuple[tuple[str, int, str], ...]:
+        """Uses of uninitialised variables that the compiler saw: file, line, message."""
+        pattern = r"^(.+?):(\d+):\d+: warning: (.*) \[-Wuninitialized\]$"
+        found = re.findall(pattern, self.path.with_suffix(".log").read_text(), re.MULTILINE)
+        return tuple((file, int(line), message) for file, line, message in found)
 
 
-def cache_dir() -> Path:
-    """Directory of compiled files: ``$ATTN_VERIFY_CACHE``, or ``attn-verify`` in the XDG cache directory."""
-    if chosen := os.environ.get("ATTN_VERIFY_CACHE"):
-        root = Path(chosen)
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attn-verify"
-    directory = root / "cpu_backend"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def build_kernel(source: Path, entries: Sequence[str], defines: Mapping[str, str | int], build: Build) -> Path:
-    """Shared object with the thunks of `entries`, compiled unless the cache has it.
+def build_kernel(
+    source: Path, entries: Sequence[str], defines: Mapping[str, str | int], build: Build
+) -> tuple[Image, ...]:
+    """Images with the thunks of `entries`, compiled unless the cache has them.
 
     Raises
     ------
@@ -63,26 +66,11 @@ def build_kernel(source: Path, entries: Sequence[str], defines: Mapping[str, str
         If the source or a header of it uses static ``__shared__``.
     """
     source = source.resolve()
-    files = source_files(source)
-    for file in files:
+    for file in source_files(source):
         refuse_static_shared(file)
-    compiler, flags = find_compiler(), _kernel_flags(build)
-    text = _translation_unit(source, entries, defines)
-    runtime = build_runtime()
-    inputs = (text, compiler.version, *flags, str(cuda_include_dir()), *_contents(files), _device_digest(), runtime.name)
-    target = cache_dir() / f"kernel-{_digest(*inputs)}.so"
-    if not target.exists():
-        prelude = _prelude(compiler, flags)
-        includes = [f"-I{source.parent}", f"-I{CUDA_DIR}", *_include_flags()]
-        with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
-            unit = Path(scratch, "unit.cpp")
-            unit.write_text(text)
-            object_file = Path(scratch, "unit.o")
-            _run(compiler, [*flags, *prelude, *includes, "-w", "-c", str(unit)], object_file)
-            # Linked without -fsanitize: the runtime takes the place of the sanitizers' libraries.
-            wrapped = WRAPPED if build is Build.CHECKED else ()
-            _run(compiler, ["-shared", *wrapped, str(object_file), str(runtime)], target)
-    return target
+    unit = translation_unit(source, entries, defines)
+    jobs = [functools.partial(_build_image, source, unit, build, checks) for checks in CHECKS_OF_BUILD[build]]
+    return tuple(_run_all(jobs))
 
 
 def build_runtime() -> Path:
@@ -91,69 +79,54 @@ def build_runtime() -> Path:
     flags = (*COMMON_FLAGS, *machine_flags(), "-O2", "-Wall", "-Wextra")
     sources = sorted(RUNTIME_DIR.glob("*.cpp"))
     headers = [*sorted(RUNTIME_DIR.glob("*.h")), DEVICE_DIR / "abi.h"]
-    key = _digest(compiler.version, *flags, *_contents([*sources, *headers]))
+    key = digest(compiler.version, *flags, *contents([*sources, *headers]))
     target = cache_dir() / f"libsimt-{key}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
             objects = [Path(scratch, f"{source.stem}.o") for source in sources]
-            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                jobs = [
-                    pool.submit(_run, compiler, [*flags, "-c", str(source)], object_file)
+            _run_all(
+                [
+                    functools.partial(run_compiler, compiler, [*flags, "-c", str(source)], object_file)
                     for source, object_file in zip(sources, objects, strict=True)
                 ]
-                for job in jobs:
-                    job.result()
-            # The name that kernels record: the loader then finds the copy that is already in the process.
-            _run(compiler, ["-shared", f"-Wl,-soname,{target.name}", *map(str, objects)], target)
+            )
+            # The name that kernels record: the dynamic loader then takes the copy that is already in the process.
+            run_compiler(compiler, ["-shared", f"-Wl,-soname,{target.name}", *map(str, objects)], target)
     return target
 
 
-INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+def _build_image(source: Path, unit: str, build: Build, checks: Checks) -> Image:
+    compiler, runtime = find_compiler(), build_runtime()
+    flags = (*COMMON_FLAGS, *machine_flags(), *_image_flags(compiler, build, checks))
+    key = digest(unit, compiler.version, *flags, _headers_digest(), runtime.name, *contents(source_files(source)))
+    image = Image(cache_dir() / f"kernel-{key}.so", checks)
+    if not image.path.exists():
+        includes = [f"-I{source.parent}", f"-I{CUDA_DIR}", *_include_flags()]
+        with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
+            unit_file, object_file = Path(scratch, "unit.cpp"), Path(scratch, "unit.o")
+            unit_file.write_text(unit)
+            prelude = _prelude(compiler, flags)
+            log = run_compiler(compiler, [*flags, *prelude, *includes, "-c", str(unit_file)], object_file)
+            Path(scratch, "log").write_text(log)
+            Path(scratch, "log").replace(image.path.with_suffix(".log"))
+            # Linked without the sanitizers' flags: the runtime takes the place of their libraries.
+            wrapped = WRAPPED if checks is Checks.MEMORY else ()
+            run_compiler(compiler, ["-shared", *wrapped, str(object_file), str(runtime)], image.path)
+    return image
 
 
-def source_files(source: Path) -> list[Path]:
-    """`source` and the project headers that it includes with quotes, directly or not, in the order found."""
-    found = [source]
-    for file in found:
-        for name in INCLUDE.findall(file.read_text()):
-            for directory in (file.parent, source.parent, CUDA_DIR):
-                path = (directory / name).resolve()
-                if path.is_file():
-                    if path not in found:
-                        found.append(path)
-                    break
-    return found
-
-
-def refuse_static_shared(file: Path) -> None:
-    """Refuse static ``__shared__``: it would lie outside of the guarded, poisoned window.
-
-    Raises
-    ------
-    ValueError
-        With file and line of the first use.
-    """
-    if file.name == "ptx.cuh":
-        return
-    for number, line in enumerate(_without_comments(file.read_text()).splitlines(), start=1):
-        if re.search(r"\b__shared__\b", line):
-            raise ValueError(f"{file}:{number}: static __shared__ is not supported, use DYN_SMEM(name) of ptx.cuh")
-
-
-def _without_comments(text: str) -> str:
-    """`text` with comments blanked and line breaks kept."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
-
-
-def _translation_unit(source: Path, entries: Sequence[str], defines: Mapping[str, str | int]) -> str:
-    lines = [f"#define {name} {value}" for name, value in sorted(defines.items())]
-    lines.append(f'#include "{source}"')
-    lines += [f"SIMT_ENTRY({entry})" for entry in entries]
-    return "\n".join(lines) + "\n"
-
-
-def _kernel_flags(build: Build) -> tuple[str, ...]:
-    return (*COMMON_FLAGS, *machine_flags(), *BUILD_FLAGS[build])
+def _image_flags(compiler: Compiler, build: Build, checks: Checks) -> tuple[str, ...]:
+    contraction = "-ffp-contract=off" if build is Build.NOFMA else "-ffp-contract=fast"
+    if checks is Checks.NOTHING:
+        return ("-O2", contraction, "-w")
+    # -O1 merges fewer accesses than -O2, so reports are more exact.
+    common = ("-O1", contraction, "-DSIMT_CHECKED=1")
+    if checks is Checks.MEMORY:
+        return (*common, "-w", "-fsanitize=thread", f"-fsanitize={UNDEFINED}", "-fsanitize-recover=all")
+    callbacks = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")
+    prefix = ("-mllvm", "-{}") if compiler.is_clang else ("--param", "{}")
+    parameters = [word.format(callback) for callback in callbacks for word in prefix]
+    return (*common, "-Wuninitialized", "-fsanitize=kernel-address", *parameters)
 
 
 def _include_flags() -> list[str]:
@@ -165,44 +138,25 @@ def _prelude(compiler: Compiler, flags: tuple[str, ...]) -> list[str]:
     header = DEVICE_DIR / "simt.h"
     if compiler.is_clang:
         return ["-include", str(header)]
-    key = _digest(compiler.version, *flags, str(cuda_include_dir()), str(DEVICE_DIR), _device_digest())
-    directory = cache_dir() / f"header-{key}"
+    directory = cache_dir() / f"header-{digest(compiler.version, *flags, _headers_digest())}"
     directory.mkdir(exist_ok=True)
     stub, precompiled = directory / "simt_prelude.h", directory / "simt_prelude.h.gch"
     if not precompiled.exists():
         with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
-            text = Path(scratch, "simt_prelude.h")
+            text = Path(scratch, stub.name)
             text.write_text(f'#include "{header}"\n')
-            _run(compiler, [*flags, *_include_flags(), "-w", "-x", "c++-header", str(text)], precompiled)
-            os.replace(text, stub)
+            run_compiler(compiler, [*flags, *_include_flags(), "-x", "c++-header", str(text)], precompiled)
+            text.replace(stub)
     return ["-include", str(stub)]
 
 
-def _run(compiler: Compiler, arguments: Sequence[str], target: Path) -> None:
-    """Compile to a temporary file beside `target`, then rename it."""
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".partial-")
-    os.close(handle)
-    try:
-        command = [*compiler.command, *arguments, "-o", partial]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise CompileError(done.stderr.strip() or f"the compiler ended with code {done.returncode}")
-        os.replace(partial, target)
-    finally:
-        Path(partial).unlink(missing_ok=True)
-
-
 @functools.cache
-def _device_digest() -> str:
-    return _digest(*_contents(sorted(DEVICE_DIR.glob("*.h"))))
+def _headers_digest() -> str:
+    """Identity of the headers that every kernel includes."""
+    cuda = [cuda_include_dir() / name for name in ("cuda_fp16.h", "cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp")]
+    return digest(str(DEVICE_DIR), str(cuda_include_dir()), *contents([*sorted(DEVICE_DIR.glob("*.h")), *cuda]))
 
 
-def _contents(files: Iterable[Path]) -> list[str]:
-    return [file.read_text() for file in files]
-
-
-def _digest(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(f"{len(part)}:{part}".encode())
-    return digest.hexdigest()[:24]
+def _run_all(jobs: Sequence[functools.partial[T]]) -> list[T]:
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [future.result() for future in [pool.submit(job) for job in jobs]]

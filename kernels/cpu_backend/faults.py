@@ -38,9 +38,9 @@ class Fault:
     file: str | None
     """Source file, ``None`` if the place is unknown."""
     line: int | None
-    block: tuple[int, int, int]
-    """blockIdx (x, y, z)."""
-    thread: tuple[int, int, int]
+    block: tuple[int, int, int] | None = None
+    """blockIdx (x, y, z); ``None`` if the compiler found the fault."""
+    thread: tuple[int, int, int] | None = None
     """threadIdx (x, y, z)."""
     buffer: str | None = None
     """Name of the buffer, ``"shared memory"``, or ``None``."""
@@ -54,7 +54,8 @@ class Fault:
         place = f"{self.file}:{self.line}" if self.file else "unknown place"
         other = f" (other: {self.other_file}:{self.other_line})" if self.other_file else ""
         memory = f" in {self.buffer} at byte {self.offset}" if self.buffer else ""
-        return f"{self.kind.name} at {place}{memory}, block {self.block} thread {self.thread}: {self.message}{other}"
+        where = f", block {self.block} thread {self.thread}" if self.block else ""
+        return f"{self.kind.name} at {place}{memory}{where}: {self.message}{other}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,29 +63,32 @@ class LaunchReport:
     """Outcome of a launch. With faults, the outputs are not to be trusted: the launch may have ended early."""
 
     faults: tuple[Fault, ...]
+    checked_accesses: int
+    """Accesses to shared and global memory that were checked; 0 outside of the checked build."""
 
     def __bool__(self) -> bool:
         raise TypeError("a LaunchReport has no truth value: test its faults")
 
 
-def source_lines(image: Path, addresses: list[int], internal: tuple[Path, ...]) -> list[tuple[str, int] | None]:
-    """Source file and line of instruction addresses of a shared object, through addr2line.
+def source_line(image: Path, address: int, internal: tuple[Path, ...]) -> tuple[str, int] | None:
+    """Source file and line of an instruction of a shared object, through addr2line.
 
-    Inlined frames are walked outwards past files in the directories `internal` to the first line of the kernel's own source.
-    ``None`` for an address that cannot be placed, or without addr2line.
+    Inlined frames are walked outwards, past the files and directories `internal`, to the first line of the kernel.
+    ``None`` if there is none, or no addr2line.
     """
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    if tool is None or not addresses:
-        return [None] * len(addresses)
-    return [_first_own_frame(tool, image, address, internal) for address in addresses]
-
-
-def _first_own_frame(tool: str, image: Path, address: int, internal: tuple[Path, ...]) -> tuple[str, int] | None:
+    if tool is None:
+        return None
     done = subprocess.run([tool, "-i", "-e", str(image), hex(address)], capture_output=True, text=True, check=True)
     for frame in done.stdout.splitlines():
         file, _, line = frame.partition(" ")[0].rpartition(":")
         if not line.isdigit() or int(line) == 0:
             continue
-        if not any(Path(file).is_relative_to(directory) for directory in internal):
+        if not is_internal(file, internal):
             return file, int(line)
     return None
+
+
+def is_internal(file: str, internal: tuple[Path, ...]) -> bool:
+    """Whether `file` is one of the paths `internal` or lies in one of them."""
+    return any(Path(file).is_relative_to(path) for path in internal)

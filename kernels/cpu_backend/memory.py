@@ -84,7 +84,7 @@ def guarded_array(
     memory = _GuardedMemory(nbytes, align_end=align_end)
     raw = (ctypes.c_char * nbytes).from_address(memory.address)
     raw._guarded_memory = memory  # type: ignore[attr-defined]  # keeps the mapping alive as long as the array
-    array = np.ndarray(shape, item, buffer=raw)
+    array: np.ndarray = np.ndarray(shape, item, buffer=memoryview(raw))
     if fill is not None:
         array[...] = fill
     return array, Buffer(name, memory.address, nbytes, writable, fill is not None)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from kernels.cpu_backend import build as building
-from kernels.cpu_backend.faults import SHARED_MEMORY, Fault, FaultKind, LaunchReport, source_lines
+from kernels.cpu_backend.build import Image, build_kernel, build_runtime
+from kernels.cpu_backend.faults import Fault, FaultKind, LaunchReport, is_internal
+from kernels.cpu_backend.image import INTERNAL, LaunchRequest, LoadedImage
 from kernels.cpu_backend.memory import Buffer
-from kernels.cpu_backend.options import FIFO, Build, MmaModel, Schedule
-from kernels.cpu_backend.records import (
-    BufferRecord,
-    FaultRecord,
-    Index3,
-    LaunchRecord,
-    SiteRecord,
-    check_record_sizes,
-    max_faults,
-    shared_limit_bytes,
-)
-from kernels.cpu_backend.toolchain import cuda_include_dir
+from kernels.cpu_backend.options import FIFO, Build, Checks, MmaModel, Schedule
+from kernels.cpu_backend.records import check_record_sizes, shared_limit_bytes
 
 Argument = np.generic | np.ndarray | int
 """A kernel argument: a NumPy scalar, a structured array of shape () for a struct by value, or an address as an int."""
@@ -38,8 +30,9 @@ _launch_lock = threading.Lock()
 
 @functools.cache
 def _load_runtime() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(building.build_runtime()))
+    library = ctypes.CDLL(str(build_runtime()))
     library.simt_record_sizes.restype = ctypes.c_uint
+    library.simt_image_base.restype = ctypes.c_size_t
     check_record_sizes(library)
     return library
 
@@ -70,28 +63,26 @@ def compile_module(
         Without a compiler or the CUDA headers.
     CompileError
         If the compiler refuses the source.
+    ValueError
+        If `entries` is empty, or the source uses static ``__shared__``.
     """
+    if not entries:
+        raise ValueError("entries is empty, expected the names of kernels")
     runtime = _load_runtime()
-    image = building.build_kernel(source, entries, defines or {}, build)
-    return CpuModule(image, entries, build, runtime)
+    return CpuModule(build_kernel(source, entries, defines or {}, build), entries, runtime)
 
 
 class CpuModule:
     """Kernels of one source, ready to launch."""
 
-    def __init__(self, image: Path, entries: Sequence[str], build: Build, runtime: ctypes.CDLL) -> None:
-        self.image = image
-        self.build = build
+    def __init__(self, images: Sequence[Image], entries: Sequence[str], runtime: ctypes.CDLL) -> None:
+        self._images = [LoadedImage(image, entries, runtime) for image in images]
         self._runtime = runtime
-        self._library = ctypes.CDLL(str(image))
-        self._parameter_sizes = {entry: self._read_sizes(entry) for entry in entries}
 
-    def _read_sizes(self, entry: str) -> tuple[int, ...]:
-        function = getattr(self._library, f"simt_sizes_{entry}")
-        function.restype = ctypes.POINTER(ctypes.c_uint)
-        count = ctypes.c_uint()
-        sizes = function(ctypes.byref(count))
-        return tuple(sizes[: count.value])
+    @property
+    def image_paths(self) -> tuple[Path, ...]:
+        """Shared objects of this module in the cache."""
+        return tuple(image.path for image in self._images)
 
     def launch(
         self,
@@ -133,91 +124,70 @@ class CpuModule:
             If a geometry, a size or an argument is not what the kernel takes.
         """
         self._check_geometry(entry, grid, block, shared_bytes)
-        packed = [self._pack(entry, index, value) for index, value in enumerate(args)]
-        pointers = (ctypes.c_void_p * max(len(packed), 1))(*[ctypes.addressof(item) for item in packed])
-        records = (BufferRecord * max(len(buffers), 1))(
-            *[BufferRecord(item.address, item.nbytes, item.writable, item.initialised) for item in buffers]
-        )
-        faults = (FaultRecord * max_faults(self._runtime))()
-        launch = LaunchRecord(
-            entry=ctypes.cast(getattr(self._library, f"simt_entry_{entry}"), ctypes.c_void_p),
-            arguments=ctypes.addressof(pointers),
-            grid=Index3(*grid),
-            block=Index3(*block),
-            shared_bytes=shared_bytes,
-            policy=schedule.policy,
-            mma=mma,
-            checked=self.build is Build.CHECKED,
-            buffer_count=len(buffers),
-            seed=schedule.seed,
-            time_limit_s=time_limit_s,
-            buffers=ctypes.addressof(records),
-            faults=ctypes.addressof(faults),
-        )
+        packed = self._pack(entry, args)
+        request = LaunchRequest(entry, grid, block, shared_bytes, packed, tuple(buffers), schedule, mma, time_limit_s)
+        faults: list[Fault] = []
+        accesses = 0
         with _launch_lock:
-            self._runtime.simt_launch(ctypes.byref(launch))
-        return LaunchReport(self._read_faults(faults[: launch.fault_count], buffers))
+            for image in self._images:
+                report = _run(image, request)
+                faults += report.faults
+                accesses += report.checked_accesses
+                if any(fault.kind is FaultKind.TIMEOUT for fault in faults):
+                    break
+        return LaunchReport(tuple(faults), accesses)
 
     def _check_geometry(
         self, entry: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int
     ) -> None:
-        if entry not in self._parameter_sizes:
-            raise ValueError(f"entry={entry!r} was not compiled, expected one of {sorted(self._parameter_sizes)}")
+        known = self._images[0].parameter_sizes
+        if entry not in known:
+            raise ValueError(f"entry={entry!r} was not compiled, expected one of {sorted(known)}")
         for name, extents in (("grid", grid), ("block", block)):
             if len(extents) != 3 or min(extents) < 1:
                 raise ValueError(f"{name}={extents!r}, expected three positive extents")
         if block[0] * block[1] * block[2] > MAX_THREADS:
-            raise ValueError(f"block={block!r} has more than {MAX_THREADS} threads")
+            raise ValueError(f"block={block!r} has {block[0] * block[1] * block[2]} threads, expected 1..{MAX_THREADS}")
         limit = shared_limit_bytes(self._runtime)
         if not 0 <= shared_bytes <= limit:
             raise ValueError(f"shared_bytes={shared_bytes}, expected 0..{limit}")
 
-    def _pack(self, entry: str, index: int, value: Argument) -> ctypes.Array[ctypes.c_char]:
-        sizes = self._parameter_sizes[entry]
-        if isinstance(value, np.ndarray) and value.shape != ():
-            raise ValueError(f"args[{index}] of {entry} is an array of shape {value.shape}, expected shape ()")
-        data = value.to_bytes(8, "little") if isinstance(value, int) else value.tobytes()
-        if index >= len(sizes) or len(data) != sizes[index]:
-            expected = f"{sizes[index]} bytes" if index < len(sizes) else f"only {len(sizes)} arguments"
-            raise ValueError(f"args[{index}] of {entry} has {len(data)} bytes, expected {expected}")
-        return ctypes.create_string_buffer(data, len(data))
+    def _pack(self, entry: str, args: Sequence[Argument]) -> tuple[bytes, ...]:
+        sizes = self._images[0].parameter_sizes[entry]
+        if len(args) != len(sizes):
+            raise ValueError(f"args of {entry} has {len(args)} values, expected {len(sizes)}")
+        packed = []
+        for index, (value, size) in enumerate(zip(args, sizes, strict=True)):
+            if isinstance(value, np.ndarray) and value.shape != ():
+                raise ValueError(f"args[{index}] of {entry} is an array of shape {value.shape}, expected shape ()")
+            data = value.to_bytes(8, "little") if isinstance(value, int) else value.tobytes()
+            if len(data) != size:
+                raise ValueError(f"args[{index}] of {entry} has {len(data)} bytes, expected {size}")
+            packed.append(data)
+        return tuple(packed)
 
-    def _read_faults(self, records: Sequence[FaultRecord], buffers: Sequence[Buffer]) -> tuple[Fault, ...]:
-        """One fault for each kind and pair of lines: the compiler can split a source access into several instructions."""
-        distinct: dict[tuple[object, ...], Fault] = {}
-        for record in records:
-            fault = self._read_fault(record, buffers)
-            distinct.setdefault((fault.kind, fault.file, fault.line, fault.other_file, fault.other_line), fault)
-        return tuple(distinct.values())
 
-    def _read_fault(self, record: FaultRecord, buffers: Sequence[Buffer]) -> Fault:
-        place, other = self._resolve(record.site), self._resolve(record.other)
-        names = {-1: SHARED_MEMORY, **{index: item.name for index, item in enumerate(buffers)}}
-        known = record.buffer in names
-        return Fault(
-            kind=FaultKind(record.kind),
-            message=record.message.decode(errors="replace"),
-            file=place[0] if place else None,
-            line=place[1] if place else None,
-            block=record.block.as_tuple(),
-            thread=record.thread.as_tuple(),
-            buffer=names.get(record.buffer),
-            offset=record.offset if known else None,
-            other_file=other[0] if other else None,
-            other_line=other[1] if other else None,
-        )
+def _run(image: LoadedImage, request: LaunchRequest) -> LaunchReport:
+    if image.checks is not Checks.LOCALS:
+        return image.run(request)
+    # A rehearsal: everything but uninitialised variables is reported better by the image that runs after it.
+    with _restored(request.buffers):
+        report = image.run(request)
+    kinds = (FaultKind.UNINITIALISED, FaultKind.TIMEOUT)
+    compiler_found = [
+        Fault(FaultKind.UNINITIALISED, message, file, line)
+        for file, line, message in image.uninitialised
+        if not is_internal(file, INTERNAL)
+    ]
+    return LaunchReport((*compiler_found, *(fault for fault in report.faults if fault.kind in kinds)), 0)
 
-    def _resolve(self, site: SiteRecord) -> tuple[str, int] | None:
-        if site.file:
-            return site.file.decode(), site.line
-        if not site.pc:
-            return None
-        base = self._image_base()
-        internal = (building.DEVICE_DIR, cuda_include_dir())
-        return source_lines(self.image, [site.pc - base], internal)[0]
 
-    def _image_base(self) -> int:
-        self._runtime.simt_image_base.restype = ctypes.c_size_t
-        symbol = next(iter(self._parameter_sizes))
-        address = ctypes.cast(getattr(self._library, f"simt_entry_{symbol}"), ctypes.c_void_p)
-        return int(self._runtime.simt_image_base(address))
+@contextlib.contextmanager
+def _restored(buffers: Sequence[Buffer]) -> Iterator[None]:
+    """Put the contents of writable buffers back afterwards."""
+    saved = [(item.address, ctypes.string_at(item.address, item.nbytes)) for item in buffers if item.writable]
+    try:
+        yield
+    finally:
+        for address, data in saved:
+            ctypes.memmove(address, data, len(data))

@@ -1,4 +1,4 @@
-"""Closed choices of the CPU backend: how a kernel is built, scheduled, and how its tensor-core products are computed."""
+"""Closed choices of the CPU backend: how a kernel is built and scheduled, and how mma.sync computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ class Build(enum.Enum):
     NOFMA = "nofma"
     """-O2 without contraction: shows results that depend on it."""
     CHECKED = "checked"
-    """-O1 with every memory access checked: bounds, races, uninitialised reads, alignment."""
+    """-O1 with every memory access checked: bounds, races, uninitialised reads, alignment. Each launch runs twice."""
+
+
+class Checks(enum.IntEnum):
+    """What one compiled image of a kernel checks."""
+
+    NOTHING = 0
+    MEMORY = 1
+    """Accesses to shared and global memory."""
+    LOCALS = 2
+    """Reads of local variables that nothing has written."""
 
 
 class MmaModel(enum.IntEnum):

@@ -58,7 +58,7 @@ class LaunchRecord(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint),
         ("policy", ctypes.c_int),
         ("mma", ctypes.c_int),
-        ("checked", ctypes.c_int),
+        ("checks", ctypes.c_int),
         ("buffer_count", ctypes.c_int),
         ("seed", ctypes.c_uint64),
         ("time_limit_s", ctypes.c_double),

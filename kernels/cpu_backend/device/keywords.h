@@ -17,7 +17,7 @@
 #undef __noinline__
 #undef __forceinline__
 #undef __grid_constant__
-#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#if defined(SIMT_CHECKED) && !defined(__clang__)
 // g++ does not instrument the load of a class object (a __half, say) that is passed by value to a real call, so a checked
 // kernel has every call in it inlined.
 #define __global__ __attribute__((flatten))
@@ -46,7 +46,7 @@ extern unsigned simt_lane;          // lane of the running thread, 0..31
 static constexpr int warpSize = 32;
 
 // Functions that touch memory on behalf of the kernel report the access themselves, with the caller's line.
-#define SIMT_UNINSTRUMENTED __attribute__((no_sanitize("thread", "undefined")))
+#define SIMT_UNINSTRUMENTED __attribute__((no_sanitize("thread", "undefined", "kernel-address")))
 
 static inline void __trap(simt::Where where = simt::here()) { simt_trap("__trap()", where); }
 #undef assert

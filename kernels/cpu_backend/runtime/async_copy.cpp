@@ -11,7 +11,7 @@ namespace {
 Copy copies[kMaxThreads][kMaxCopies];
 
 void complete(const Copy& copy) {
-    if (launch->checked) {
+    if (launch->checks == kMemory) {
         shadow_set_in_flight(copy.destination, static_cast<size_t>(copy.bytes), false);
         if (copy.source_bytes) shadow_access(copy.source, static_cast<size_t>(copy.source_bytes), kRead, copy.site);
         shadow_access(copy.destination, static_cast<size_t>(copy.bytes), kWrite, copy.site);
@@ -47,7 +47,7 @@ SIMT_API void simt_copy_async(unsigned shared_address, const void* source, int b
     Copy& copy = copies[current][fiber.copy_tail++ % kMaxCopies];
     copy = Copy{simt_shared + shared_address, static_cast<const unsigned char*>(source), bytes, source_bytes,
                 fiber.copy_group, site_of(where)};
-    if (launch->checked) {
+    if (launch->checks == kMemory) {
         shadow_access(copy.destination, static_cast<size_t>(bytes), kWrite, copy.site);
         shadow_set_in_flight(copy.destination, static_cast<size_t>(bytes), true);
     }

@@ -38,15 +38,15 @@ void check_same_line(int id) {
 void release(int id) {
     Barrier& barrier = barriers[id];
     if (barrier.whole_block) check_same_line(id);
-    if (launch->checked && barrier.whole_block) shadow_full_barrier();
+    if (launch->checks == kMemory && barrier.whole_block) shadow_full_barrier();
     for (int i = 0; i < thread_count; i++) {
         Fiber& fiber = fibers[i];
         if (fiber.state != kAtBarrier || fiber.barrier != id) continue;
-        if (launch->checked && !barrier.whole_block) shadow_acquire_from_barrier(id, i);
+        if (launch->checks == kMemory && !barrier.whole_block) shadow_acquire_from_barrier(id, i);
         fiber.barrier_result = reduced(barrier, fiber.barrier_result);
         make_ready(i);
     }
-    if (launch->checked && !barrier.whole_block) shadow_reset_barrier(id);
+    if (launch->checks == kMemory && !barrier.whole_block) shadow_reset_barrier(id);
     barrier = Barrier{0, 0, 0, 1, 0, false};
 }
 
@@ -57,7 +57,7 @@ bool arrive(int id, int count, int predicate, Where where) {
     Barrier& barrier = barriers[id];
     if (barrier.arrived == 0) {
         barrier.expected = count;
-        barrier.whole_block = count == 0 || count == thread_count;
+        barrier.whole_block = count == 0;  // a named barrier of all threads may have some that only arrive
     } else if (barrier.expected != count) {
         report(kBarrierDivergence, site_of(where), "barrier %d is used with %d and with %d threads in one round", id,
                barrier.expected, count);
@@ -67,7 +67,7 @@ bool arrive(int id, int count, int predicate, Where where) {
     barrier.votes_or |= predicate;
     barrier.votes_and &= predicate;
     barrier.votes_count += predicate;
-    if (launch->checked && !barrier.whole_block) shadow_release_to_barrier(id);
+    if (launch->checks == kMemory && !barrier.whole_block) shadow_release_to_barrier(id);
     return barrier.arrived >= (count ? count : alive_count);
 }
 

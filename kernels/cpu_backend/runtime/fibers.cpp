@@ -2,6 +2,7 @@
 // system calls). The scheduler is a ring of ready fibers read from one end, the other end, or at random.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -93,7 +94,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kStackBytes = 64 * 1024;
 constexpr size_t kStackStride = kStackBytes + kPage;  // one guard page below each stack
-constexpr size_t kPoisonedStack = 8 * 1024;           // top part that checked runs fill with NaN patterns
+constexpr size_t kPoisonedStack = 16 * 1024;          // the top part, where the kernel's frame is
 
 char* stacks;
 int stacks_ready;
@@ -125,7 +126,10 @@ void* first_frame(int index) {
     // Staggered tops: equal offsets in every stack would fall into the same cache sets.
     char* top = stacks + kStackStride * (index + 1) - (static_cast<size_t>(index) * 320 % 4096) - 64;
     auto* frame = reinterpret_cast<uintptr_t*>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15});
-    if (launch->checked) std::memset(reinterpret_cast<char*>(frame) - kPoisonedStack, 0xff, kPoisonedStack);
+    if (launch->checks == kLocals) {
+        auto* end = reinterpret_cast<uint16_t*>(frame);
+        std::fill(end - kPoisonedStack / sizeof *end, end, kStackPoison);
+    }
 #if defined(__x86_64__)
     *--frame = 0;  // return address of fiber_main, never used
     *--frame = reinterpret_cast<uintptr_t>(fiber_main);

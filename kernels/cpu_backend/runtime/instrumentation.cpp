@@ -1,5 +1,6 @@
-// What the instrumented code of a checked build calls: the interface of -fsanitize=thread and -fsanitize=undefined,
-// implemented here instead of by libtsan and libubsan. The compiler's instrumentation alone is used.
+// What the instrumented code of a checked build calls: the interfaces of -fsanitize=thread, undefined and kernel-address,
+// implemented here instead of by the sanitizers' libraries. The compiler's instrumentation alone is used.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -27,6 +28,16 @@ void undefined(FaultKind kind, const void* data, const void* return_address, con
     const Site site{location->file, static_cast<int>(location->line), reinterpret_cast<uintptr_t>(return_address) - 1};
     report(kind, site, "%s", message);
     if (fatal) abandon_block();
+}
+
+// Reads of local variables (-fsanitize=kernel-address calls back for them, thread does not): memory that still holds the
+// poison was never written.
+void check_local_read(const void* address, size_t bytes, const void* return_address) {
+    if (!launch || bytes < sizeof kStackPoison || !address_in_stacks(reinterpret_cast<uintptr_t>(address))) return;
+    const auto* words = static_cast<const uint16_t*>(address);
+    if (std::any_of(words, words + bytes / sizeof *words, [](uint16_t word) { return word != kStackPoison; })) return;
+    report(kUninitialised, Site{nullptr, 0, reinterpret_cast<uintptr_t>(return_address) - 1},
+           "reads a local variable that nothing has written");
 }
 
 }  // namespace
@@ -91,3 +102,15 @@ UNDEFINED(mul_overflow, (void* data, void*, void*), kArithmetic, "signed integer
 UNDEFINED(negate_overflow, (void* data, void*), kArithmetic, "signed integer negation overflows", false)
 UNDEFINED(divrem_overflow, (void* data, void*, void*), kArithmetic, "integer division by zero or overflow", true)
 UNDEFINED(float_cast_overflow, (void* data, void*), kArithmetic, "floating-point value does not fit the integer type", false)
+
+#define LOCAL_ACCESS(BYTES)                                                                                            \
+    SIMT_API void __asan_load##BYTES##_noabort(void* address) { simt::check_local_read(address, BYTES, CALLER); }      \
+    SIMT_API void __asan_store##BYTES##_noabort(void*) {}
+LOCAL_ACCESS(1)
+LOCAL_ACCESS(2)
+LOCAL_ACCESS(4)
+LOCAL_ACCESS(8)
+LOCAL_ACCESS(16)
+SIMT_API void __asan_loadN_noabort(void* address, size_t bytes) { simt::check_local_read(address, bytes, CALLER); }
+SIMT_API void __asan_storeN_noabort(void*, size_t) {}
+SIMT_API void __asan_handle_no_return() {}

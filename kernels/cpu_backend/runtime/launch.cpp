@@ -33,7 +33,7 @@ bool run_block(uint32_t number) {
     reset_warps();
     reset_fibers();
     poison_shared();
-    if (launch->checked) shadow_begin_block();
+    if (launch->checks == kMemory) shadow_begin_block();
     return run_guarded(run_fibers) && alive_count == 0;
 }
 
@@ -50,13 +50,13 @@ SIMT_API void simt_launch(simt::LaunchRecord* record) {
     blockDim = launch->block;
     seed_scheduler(launch->seed);
     set_up_shared(launch->shared_bytes);
-    if (launch->checked) shadow_begin_launch();
+    if (launch->checks == kMemory) shadow_begin_launch();
     const std::vector<uint32_t> order = block_order(launch->grid.x * launch->grid.y * launch->grid.z);
     install_handlers();
     for (uint32_t number : order)
         if (!run_block(number)) break;
     restore_handlers();
-    if (launch->checked) shadow_end_launch();
+    if (launch->checks == kMemory) shadow_end_launch();
     launch = nullptr;
 }
 

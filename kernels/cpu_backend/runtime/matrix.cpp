@@ -74,7 +74,7 @@ SIMT_API void simt_check_shared_row(unsigned shared_address, simt::Where where) 
         fault->offset = shared_address;
         abandon_block();
     }
-    if (launch->checked) shadow_access(simt_shared + shared_address, 16, kRead, site_of(where));
+    if (launch->checks == kMemory) shadow_access(simt_shared + shared_address, 16, kRead, site_of(where));
 }
 
 // Matrix j takes its 8 row addresses from lanes 8j..8j+7; lane l receives row l / 4, columns 2 * (l % 4) and the next, of

@@ -23,14 +23,12 @@ uint32_t barrier_clock[kMaxBarriers][kMaxThreads];
 bool named_barrier_used;  // in this block; otherwise no thread knows of another warp beyond the phase
 
 // Blocks by order of execution, and what the running one has acquired from the earlier ones.
-constexpr int kMaxPublished = 64;  // addresses of atomics that carry an order between blocks
 std::vector<uint32_t> first_phases;
 std::vector<bool> acquired;
-struct Published {
-    uintptr_t address;
-    std::vector<bool> blocks;
-};
-std::vector<Published> published;
+constexpr size_t kMaxPublished = 64;  // addresses of atomics that carry an order between blocks
+uintptr_t published[kMaxPublished];
+std::vector<bool> published_blocks[kMaxPublished];
+size_t published_count;
 bool fenced;
 
 void begin_phase() {
@@ -63,11 +61,11 @@ bool heard_from_block_of(uint32_t earlier_phase) {
 void order_begin_launch() {
     if (warp_stamp[0] == 0) std::fill_n(warp_stamp, kMaxWarps, 1u);
     first_phases.clear();
-    published.clear();
-    published.reserve(kMaxPublished);
     const size_t blocks = size_t{launch->grid.x} * launch->grid.y * launch->grid.z;
     first_phases.reserve(blocks);
     acquired.assign(blocks, false);
+    published_count = 0;
+    for (auto& item : published_blocks) item.assign(blocks, false);
 }
 
 void order_begin_block() {
@@ -79,18 +77,17 @@ void order_begin_block() {
 }
 
 void order_atomic(uintptr_t address) {
-    auto entry = std::find_if(published.begin(), published.end(),
-                              [=](const Published& item) { return item.address == address; });
-    if (entry == published.end()) {
-        if (!fenced || published.size() == kMaxPublished) return;
-        published.push_back({address, std::vector<bool>(acquired.size(), false)});
-        entry = published.end() - 1;
+    const size_t index = static_cast<size_t>(std::find(published, published + published_count, address) - published);
+    if (index == published_count) {
+        if (!fenced || published_count == kMaxPublished) return;
+        published[published_count++] = address;
     }
+    std::vector<bool>& blocks = published_blocks[index];
     for (size_t block = 0; block < acquired.size(); block++) {
-        acquired[block] = acquired[block] || entry->blocks[block];
-        if (fenced) entry->blocks[block] = acquired[block];
+        acquired[block] = acquired[block] || blocks[block];
+        if (fenced) blocks[block] = acquired[block];
     }
-    if (fenced) entry->blocks[first_phases.size() - 1] = true;
+    if (fenced) blocks[first_phases.size() - 1] = true;
 }
 
 void shadow_fence() { fenced = true; }
@@ -131,5 +128,5 @@ void shadow_reset_barrier(int barrier) { std::memset(barrier_clock[barrier], 0, 
 }  // namespace simt
 
 SIMT_API void simt_fence() {
-    if (simt::launch->checked) simt::shadow_fence();
+    if (simt::launch->checks == simt::kMemory) simt::shadow_fence();
 }

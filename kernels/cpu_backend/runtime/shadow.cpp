@@ -281,7 +281,7 @@ void shadow_begin_block() { order_begin_block(); }
 
 SIMT_API void simt_note(const void* address, size_t bytes, int access, simt::Where where) {
     using namespace simt;
-    if (!launch->checked) return;
+    if (launch->checks != kMemory) return;
     const auto location = reinterpret_cast<uintptr_t>(address);
     if (access & kAtomic) order_atomic(location);
     check_access(location, bytes, access, compact(site_of(where)));

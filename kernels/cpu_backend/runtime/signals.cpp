@@ -117,6 +117,7 @@ void install_handlers() {
     struct itimerspec limit {};
     limit.it_value.tv_sec = static_cast<time_t>(launch->time_limit_s);
     limit.it_value.tv_nsec = static_cast<long>((launch->time_limit_s - static_cast<double>(limit.it_value.tv_sec)) * 1e9);
+    limit.it_interval.tv_sec = 1;  // again, should it expire while the launcher itself runs
     timer_settime(timer, 0, &limit, nullptr);
 }
 

@@ -56,6 +56,9 @@ struct BufferRecord {
     int writable, initialised;
 };
 
+// What is checked: nothing; every access to shared and global memory; or reads of local variables. The kernel is compiled
+// with a different instrumentation for each.
+enum Checks : int { kNothing, kMemory, kLocals };
 enum Policy : int { kFifo, kReversed, kRandom };
 enum MmaModel : int { kIdeal, kAmpere, kHopper };
 
@@ -64,7 +67,7 @@ struct LaunchRecord {
     void** arguments;
     Index3 grid, block;
     unsigned shared_bytes;
-    int policy, mma, checked, buffer_count;
+    int policy, mma, checks, buffer_count;
     uint64_t seed;
     double time_limit_s;  // of processor time, for the whole launch
     const BufferRecord* buffers;
@@ -114,6 +117,8 @@ void make_ready(int fiber);
 void yield_fiber();                 // runs other fibers until this one is made ready again
 [[noreturn]] void abandon_block();  // back to the launcher; the remaining fibers are dropped
 [[noreturn]] void finish_fiber();
+// Fills the stacks of kLocals runs: a NaN as fp16, bf16 and fp32, with a payload that no computation produces.
+constexpr uint16_t kStackPoison = 0xfffb;
 bool address_in_stacks(uintptr_t address);
 uint64_t random_bits();
 

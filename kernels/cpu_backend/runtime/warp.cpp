@@ -81,7 +81,7 @@ void execute(Warp& warp, const Fiber& fiber) {
     }
     warp.pending &= ~mask;
     fiber.op->execute(mask, in, out);
-    if (launch->checked && fiber.op->orders_memory) shadow_join_warp(fiber.warp, mask);
+    if (launch->checks == kMemory && fiber.op->orders_memory) shadow_join_warp(fiber.warp, mask);
     for (unsigned rest = mask; rest; rest &= rest - 1) make_ready(first + __builtin_ctz(rest));
 }
 
