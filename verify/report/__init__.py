@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from verify.report.data import replay_command, report_data
+from verify.report.data import report_data
+from verify.report.facts import replay_command
 from verify.report.html import ReportPaths, html_page, write_report
 from verify.report.junit import junit_xml
 from verify.report.summary import summary_markdown

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from verify.case import Case
-from verify.errors import UsageError
-from verify.record import Environment, Record
+from verify.record import Record
 from verify.report.error_map import encode_map
+from verify.report.facts import case_facts, environment_key
+from verify.report.overview import failure_groups
 from verify.verdict import Comparison, Status
 
 DATA_VERSION = 1
@@ -24,22 +21,10 @@ RATIO_DIGITS = 4
 METRIC_DIGITS = 3
 VALUE_DIGITS = 9
 """Nine significant digits tell any two fp32 values apart."""
-UNKNOWN = "unknown"
 
 Json = Any
 _COUNTS = ("n_total", "n_exceeding", "nan_mismatch", "posinf_mismatch", "neginf_mismatch", "nan_count", "inf_count")
 _METRICS = ("max_abs", "max_rel", "rms", "rel_l2", "bias", "max_ulp", "saturated")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseFacts:
-    """What a report says of a case beside its id."""
-
-    dtype: str
-    shape: str
-    """Short text such as b2 h8/2 q128 k512 d64."""
-    size: float
-    """Multiply-adds of the scores: orders cases from small to large; inf when the id cannot be read."""
 
 
 class Vocabulary:
@@ -61,37 +46,12 @@ class Vocabulary:
         return list(self._codes)
 
 
-@lru_cache(maxsize=65_536)
-def case_facts(case_id: str) -> CaseFacts:
-    """Facts of a case id; `unknown` for an id that this version cannot read, since old journals stay reportable."""
-    try:
-        p = Case.parse(case_id).problem
-    except UsageError:
-        return CaseFacts(dtype=UNKNOWN, shape=UNKNOWN, size=math.inf)
-    heads = f"h{p.nheads}" + (f"/{p.nheads_kv}" if p.group > 1 else "")
-    depth = f"d{p.head_dim}" + (f"/{p.head_dim_v}" if p.head_dim_v != p.head_dim else "")
-    shape = f"b{p.batch} {heads} q{p.seqlen_q} k{p.seqlen_k} {depth}"
-    return CaseFacts(dtype=p.dtype, shape=shape, size=float(p.total_q * p.seqlen_k * p.nheads * p.head_dim))
-
-
-def replay_command(case_id: str, candidate: str) -> str:
-    """Shell line that runs one case on one candidate again; the id is always quoted."""
-    quoted = "'" + case_id.replace("'", "'\"'\"'") + "'"
-    return f"python -m verify repro {quoted} --candidate {shlex.quote(candidate)}"
-
-
 def number(value: float, digits: int) -> float | int | str:
     """JSON number with so many significant digits; "nan", "inf" or "-inf" as text."""
     if not math.isfinite(value):
         return str(float(value))
     rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e6 else rounded
-
-
-def worst_ratio(comparisons: Iterable[Comparison]) -> float:
-    """Largest error/bound; NaN counts as worse than any number, no comparison as -inf."""
-    ratios = [comparison.max_bound_ratio for comparison in comparisons]
-    return math.nan if any(map(math.isnan, ratios)) else max(ratios, default=-math.inf)
 
 
 def report_data(records: Sequence[Record], *, title: str, command: str) -> dict[str, Json]:
@@ -116,11 +76,13 @@ class _Builder:
         self.kept_elements = _allot([(c, len(c.worst)) for c in comparisons], ELEMENT_BUDGET)
         maps = [(c, int(bool(c.error_map) and not c.accepted)) for c in comparisons]
         self.kept_maps = _allot(maps, MAP_BUDGET)
+        self.groups = failure_groups(records)
+        self.group_of = {place: code for code, group in enumerate(self.groups) for place in group.places}
         self.wanted = {"elements": sum(len(c.worst) for c in comparisons), "maps": sum(n for _, n in maps)}
 
     def build(self, title: str, command: str) -> dict[str, Json]:
-        for record in self.rows:
-            self._add_record(record)
+        for place, record in enumerate(self.rows):
+            self._add_record(place, record)
         started = sorted(record.started_at for record in self.rows)
         return {
             "version": DATA_VERSION,
@@ -128,6 +90,7 @@ class _Builder:
             "command": command,
             "started_at": [started[0], started[-1]] if started else [],
             "statuses": [[status.value, status.is_failure] for status in Status],
+            "groups": [group.label for group in self.groups],
             "vocabulary": {name: vocabulary.values() for name, vocabulary in self.vocabulary.items()},
             "records": self.records,
             "findings": self.findings,
@@ -137,7 +100,7 @@ class _Builder:
             "wanted": self.wanted,
         }
 
-    def _add_record(self, record: Record) -> None:
+    def _add_record(self, place: int, record: Record) -> None:
         facts = case_facts(record.case_id)
         timing = record.timing
         coded: dict[str, Hashable] = {
@@ -154,6 +117,7 @@ class _Builder:
         }
         row: dict[str, Json] = {name: self.vocabulary[name].code(value) for name, value in coded.items()}
         row["status"] = _status_code(record.verdict.status)
+        row["group"] = self.group_of.get(place, -1)
         row["case_id"] = record.case_id
         row["started_at"] = record.started_at
         row["causes"] = self.vocabulary["text"].codes(record.verdict.likely_causes)
@@ -201,12 +165,6 @@ class _Builder:
                 "ratio": number(element.ratio, RATIO_DIGITS),
             }
             _append(self.elements, row)
-
-
-def environment_key(environment: Environment) -> tuple[tuple[str, str], ...]:
-    """(fact, value) pairs of an environment, packages last and in order of name."""
-    facts = (("device", environment.device), ("python", environment.python), ("platform", environment.platform))
-    return facts + tuple(sorted(environment.packages.items()))
 
 
 def _route_key(record: Record) -> Hashable:

@@ -17,7 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from verify.record import Record
-from verify.report.data import environment_key, replay_command, report_data
+from verify.report.data import report_data
+from verify.report.facts import environment_key, replay_command
 from verify.report.files import write_together
 from verify.report.junit import junit_xml
 from verify.report.overview import environments, overview_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from verify.record import Record
-from verify.report.data import replay_command, worst_ratio
+from verify.report.facts import replay_command, worst_ratio
 from verify.report.overview import deciding_finding, environments
 from verify.report.text import show_number
 from verify.verdict import Comparison, Finding, Status

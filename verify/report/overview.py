@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from verify.record import Environment, Record
-from verify.report.data import case_facts, environment_key, worst_ratio
+from verify.report.facts import case_facts, environment_key, worst_ratio
 from verify.verdict import Comparison, Finding, Status
 
 
@@ -51,10 +51,25 @@ class FailureGroup:
     tensor: str
     """Tensor with the largest error/bound; empty where none was rejected."""
     cause: str
-    count: int = 0
-    ratio: float = -math.inf
-    example: Record | None = None
+    example: Record
     """The smallest of them."""
+    places: list[int] = field(default_factory=list)
+    """Places of its records in the run."""
+    ratio: float = -math.inf
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+    @property
+    def label(self) -> str:
+        """One line for a list of choices."""
+        place = " ".join(filter(None, (self.check, self.tensor)))
+        return (
+            f"{self.candidate}: {self.status.value}"
+            + (f" in {place}" if place else "")
+            + (f", {self.cause}" if self.cause else "")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +122,20 @@ def overview_of(records: Sequence[Record]) -> Overview:
     return found
 
 
-def failure_groups(records: Iterable[Record]) -> list[FailureGroup]:
+def failure_groups(records: Sequence[Record]) -> list[FailureGroup]:
     """Failures by candidate, status, check, tensor and first likely cause: gravest status first, then most frequent."""
     groups: dict[tuple[str, Status, str, str, str], FailureGroup] = {}
-    for record in records:
+    for place, record in enumerate(records):
         if not record.verdict.status.is_failure:
             continue
         check, tensor = _culprit(record)
         cause = next(iter(record.verdict.likely_causes), "")
         key = (record.candidate, record.verdict.status, check, tensor, cause)
-        group = groups.setdefault(key, FailureGroup(*key))
-        group.count += 1
+        group = groups.setdefault(key, FailureGroup(*key, example=record))
+        group.places.append(place)
         ratio = worst_ratio(c for finding in record.verdict.findings for c in finding.comparisons)
         group.ratio = math.nan if math.isnan(ratio) or math.isnan(group.ratio) else max(group.ratio, ratio)
-        if group.example is None or case_facts(record.case_id).size < case_facts(group.example.case_id).size:
+        if case_facts(record.case_id).size < case_facts(group.example.case_id).size:
             group.example = record
     order = {status: place for place, status in enumerate(Status)}
     return sorted(groups.values(), key=lambda group: (-group.count, order[group.status], group.candidate))

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from verify.record import Record
-from verify.report.data import environment_key, replay_command
+from verify.report.facts import environment_key, replay_command
 from verify.report.overview import FailureGroup, Overview, Tally, deciding_finding, environments, overview_of
 from verify.report.text import clip, markdown_code, markdown_line, show_number
 
@@ -70,17 +70,17 @@ def _cell(tally: Tally | None) -> str:
 
 
 def _group_view(group: FailureGroup) -> dict[str, Any]:
-    example = group.example
-    finding = deciding_finding(example) if example is not None else None
+    finding = deciding_finding(group.example)
     return {
         "group": group,
         "reasons": finding.reasons[:3] if finding is not None else (),
-        "pattern": _pattern(group, example),
-        "command": clip(replay_command(example.case_id, example.candidate), MAX_COMMAND) if example else "",
+        "pattern": _pattern(group),
+        "command": clip(replay_command(group.example.case_id, group.example.candidate), MAX_COMMAND),
     }
 
 
-def _pattern(group: FailureGroup, example: Record | None) -> str:
-    findings = example.verdict.findings if example is not None else ()
-    comparisons = (c for finding in findings if finding.check == group.check for c in finding.comparisons)
+def _pattern(group: FailureGroup) -> str:
+    comparisons = (
+        c for finding in group.example.verdict.findings if finding.check == group.check for c in finding.comparisons
+    )
     return next((c.pattern for c in comparisons if c.tensor == group.tensor and c.pattern), "")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from verify.record import Record
-from verify.report import write_report
+from verify.report import replay_command, write_report
 from verify.verdict import Finding, Status
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -177,11 +177,15 @@ def test_a_row_opens_and_a_column_sorts_from_the_keyboard(shown: tuple[Page, lis
     assert page.run("return document.activeElement.dataset.sort") == "candidate"
 
 
-def test_a_failure_group_shows_its_cases(shown: tuple[Page, list[Record]]) -> None:
-    page, _ = shown
-    expected = int(page.text("#failures tbody button"))
-    page.click("#failures tbody button")
-    assert page.count() == expected
+def test_each_kind_of_failure_shows_its_cases_and_together_they_are_all(shown: tuple[Page, list[Record]]) -> None:
+    page, records = shown
+    seen = 0
+    for place in range(page.number_of("#failures tbody tr")):
+        button = f'#failures button[data-group="{place}"]'
+        page.click(button)
+        assert page.count() == int(page.text(button))
+        seen += page.count()
+    assert seen == sum(record.verdict.status.is_failure for record in records) > 0
 
 
 def test_the_cells_of_the_fixed_limits_table_count_every_comparison(shown: tuple[Page, list[Record]]) -> None:
@@ -230,6 +234,8 @@ def test_hostile_text_is_shown_and_never_run(
     assert page.run("return window.stolen") is None
     assert page.number_of("img, iframe, b b") == 0
     assert page.run("return document.querySelector('.detail li').textContent") == hostile
+    command = page.run("return document.querySelector('.detail .replay code').textContent")
+    assert command == replay_command(hostile, hostile)
     assert page.number_of("#cases-table tr.row") == 1
 
 

@@ -16,8 +16,9 @@ import pytest
 from verify.record import Record
 from verify.report import data as data_module
 from verify.report import replay_command, report_data
-from verify.report.data import case_facts, number
+from verify.report.data import number
 from verify.report.error_map import ALPHABET, UNIT_LEVEL, encode_map
+from verify.report.facts import case_facts
 from verify.report.html import PLAIN_LIMIT, embed_json
 from verify.verdict import Comparison, Finding, Status
 

@@ -1,9 +1,11 @@
 "use strict";
 // The filter state, its form, its place in the address (so that a view can be linked), and the rows that pass it.
 
-const FILTER_NAMES = ["candidate", "status", "check", "tensor", "dtype", "recipe", "feature", "limits", "text"];
+const FILTER_NAMES = ["group", "candidate", "status", "check", "tensor", "dtype", "recipe", "feature", "limits", "text"];
 const LIMIT_WORDS = { both_accept: "both accept", fixed_rejects: "only fixed limits reject",
   bound_rejects: "only the bound rejects", both_reject: "both reject" };
+
+const LABELS = { group: "kind of failure", limits: "fixed limits" };
 
 class Filters {
   constructor(report, form, changed) {
@@ -13,6 +15,7 @@ class Filters {
     const { vocabulary } = report;
     const present = new Set([...report.records.status || [], ...report.findings.status || []]);
     const statuses = report.statuses.map(([name]) => name).filter((_, code) => present.has(code));
+    this.choice(form, "group", report.groups);
     this.choice(form, "candidate", vocabulary.candidate);
     this.choice(form, "status", statuses, { "*fail": "any failure" });
     this.choice(form, "check", vocabulary.check);
@@ -34,7 +37,7 @@ class Filters {
     const options = [element("option", { value: "" }, "any")];
     for (const [value, words] of Object.entries(extra)) options.push(element("option", { value }, words));
     values.forEach((value) => options.push(element("option", { value: `=${value}` }, value)));
-    this.add(form, name, name === "limits" ? "fixed limits" : name, element("select", { name }, options));
+    this.add(form, name, LABELS[name] || name, element("select", { name }, options));
   }
 
   add(form, name, label, input) {
@@ -85,6 +88,7 @@ class Filters {
     const feature = this.get("feature");
     const statuses = report.statuses.map(([name]) => name);
     return {
+      group: this.code("group", report.groups),
       candidate: this.code("candidate", report.vocabulary.candidate),
       check: this.code("check", report.vocabulary.check),
       tensor: this.code("tensor", report.vocabulary.tensor),
@@ -114,7 +118,8 @@ class Filters {
 
 function matchesRecord(report, record, wanted) {
   const { records } = report;
-  return (wanted.candidate === -1 || records.candidate[record] === wanted.candidate)
+  return (wanted.group === -1 || records.group[record] === wanted.group)
+    && (wanted.candidate === -1 || records.candidate[record] === wanted.candidate)
     && (wanted.dtype === -1 || records.dtype[record] === wanted.dtype)
     && (wanted.recipe === -1 || report.recipeName[records.recipe[record]] === wanted.recipe)
     && wanted.features[records.features[record]]

@@ -40,8 +40,7 @@ async function start() {
   byId("matrix-by").addEventListener("input", drawMap);
   for (const button of document.querySelectorAll("#failures button")) {
     button.addEventListener("click", () => {
-      const values = Object.entries(button.dataset).filter(([, value]) => value);
-      filters.set(Object.fromEntries(values.map(([name, value]) => [name, `=${value}`])));
+      filters.set({ group: `=${report.groups[button.dataset.group]}` });
       byId("cases").scrollIntoView();
     });
   }
