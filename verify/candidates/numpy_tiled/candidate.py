@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.candidate import Array, Call, Reply, Route, output_shapes
+from verify.candidate import Array, Call, RefusedError, Reply, Route, output_shapes
 from verify.candidates.numpy_tiled.backward import Gradients, backward
 from verify.candidates.numpy_tiled.forward import ForwardState, forward
 from verify.candidates.numpy_tiled.rounding import F32
@@ -41,14 +42,24 @@ class NumpyTiled:
         self.name = name
         self.schemes = dict(schemes)
         arithmetic = {dtype: scheme.arithmetic for dtype, scheme in self.schemes.items()}
-        self.contract = Contract(capabilities=CAPABILITIES, arithmetic=arithmetic)
+        capabilities = replace(CAPABILITIES, dtypes=frozenset(self.schemes))
+        self.contract = Contract(capabilities=capabilities, arithmetic=arithmetic)
 
     def unavailable(self) -> str | None:
         """None: NumPy is always there."""
         return None
 
     def run(self, call: Call) -> Reply:
-        """Outputs of the call; the inputs are only read."""
+        """Outputs of the call; the inputs are only read.
+
+        Raises
+        ------
+        RefusedError
+            The problem is not declared.
+        """
+        reason = self.contract.capabilities.refusal(call.problem)
+        if reason is not None:
+            raise RefusedError(reason)
         scheme = self.schemes[call.problem.dtype]
         outputs = _Outputs(call)
         # Overflow, underflow and NaN are results here, to be judged by the caller, not events to warn about.

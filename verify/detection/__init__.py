@@ -1,0 +1,1 @@
+"""Known faults, impostors and mutants, and how many of them the checks catch."""
