@@ -32,6 +32,8 @@ class Impostor:
         self.name = f"impostor:{name}"
         self.honest: Candidate = build_honest()
         self.contract = self.honest.contract
+        self.description = (fault.__doc__ or "").strip()
+        """The real fault that it models, in one line."""
         self.memory: dict[str, Outputs] = {}
         """What the fault keeps between calls."""
         self._fault = fault
@@ -214,7 +216,7 @@ def dropped_delta(impostor: Impostor, call: Call) -> Outputs:
 
 @_fault
 def no_scale_dk(impostor: Impostor, call: Call) -> Outputs:
-    """dK = dS^T Q without the softmax scale that dQ has."""
+    """A scale applied once too few: dK = dS^T Q, without the softmax scale that dQ has."""
     outputs = impostor.honestly(call)
     if "dk" in outputs:
         unscaled = outputs["dk"].astype(np.float32) / np.float32(call.problem.softmax_scale)
