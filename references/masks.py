@@ -73,7 +73,8 @@ def bias_rows(options: AttentionOptions, extras: AttentionExtras, block: RowBloc
     if extras.alibi_slopes is not None:
         slopes = extras.alibi_slopes if extras.alibi_slopes.ndim == 1 else extras.alibi_slopes[block.batch]
         slopes = slopes[block.heads].astype(xp.float64)[:, None, None]
-        alibi = -slopes * xp.abs(_distance(options, block, xp)).astype(xp.float64)
+        level, keys = _level_and_keys(options, block, xp)
+        alibi = -slopes * xp.abs(level - keys).astype(xp.float64)
         bias = alibi if bias is None else bias + alibi
     return bias
 
@@ -143,11 +144,11 @@ def _whole(batch: int, seqlen_q: int, seqlen_k: int, nheads: int) -> RowBlock:
     )
 
 
-def _distance(options: AttentionOptions, block: RowBlock, xp: Any) -> Array:
-    """i + offset - j, int (rows, keys)."""
+def _level_and_keys(options: AttentionOptions, block: RowBlock, xp: Any) -> tuple[Array, Array]:
+    """Key on the diagonal of each row, int (rows, 1), and the key numbers, int (1, keys)."""
     offset = options.diagonal(block.seqlen_q, block.seqlen_k)
-    rows = xp.arange(block.rows.start + offset, block.rows.stop + offset)
-    return rows[:, None] - xp.arange(block.keys.start, block.keys.stop)[None, :]
+    level = xp.arange(block.rows.start + offset, block.rows.stop + offset)
+    return level[:, None], xp.arange(block.keys.start, block.keys.stop)[None, :]
 
 
 def _diagonal_bounds(options: AttentionOptions, block: RowBlock, xp: Any) -> list[Array]:
@@ -162,12 +163,12 @@ def _diagonal_bounds(options: AttentionOptions, block: RowBlock, xp: Any) -> lis
     cuts_left = left is not None and farthest > left
     if not (cuts_right or cuts_left):
         return []
-    distance = _distance(options, block, xp)[None]
+    level, keys = _level_and_keys(options, block, xp)
     bounds = []
     if cuts_right and right is not None:
-        bounds.append(distance >= -right)
+        bounds.append((keys <= level + right)[None])
     if cuts_left and left is not None:
-        bounds.append(distance <= left)
+        bounds.append((keys >= level - left)[None])
     return bounds
 
 
