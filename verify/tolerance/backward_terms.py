@@ -16,6 +16,7 @@ from verify.tolerance.forward_terms import (
     dropout_scale_error,
     rounding_bound,
     rounding_variance,
+    scale_terms,
 )
 from verify.tolerance.gradient_errors import GradientErrors, RowErrors
 from verify.tolerance.operands import Operands, Scaled
@@ -232,7 +233,6 @@ def value_terms(
     hard_weights = swollen * errors.exponent_hard
     if block.dropout is not None:
         hard_weights = hard_weights + weights * np.float32(dropout_scale_error(ops.sequence.dropout_p) / U)
-    overflow = block.uncheckable
     return _summed(
         rounds,
         variance=variance,
@@ -244,7 +244,7 @@ def value_terms(
         unit=dout.unit,
         scale=1.0,
         group=ops.group,
-        overflow=_column_overflow(ops, overflow),
+        overflow=_column_overflow(ops, errors.uncheckable_weight),
     )
 
 
@@ -264,11 +264,7 @@ def finish(
     if overflow is not None:
         limit = np.where(overflow, np.inf, limit)
     limit = np.where(np.isnan(limit), np.inf, limit)
-    return Terms(
-        hard={name: np.where(seen, unit * SAFETY * value, 0.0) for name, value in hard.items()},
-        variance={name: np.where(seen, (unit * SAFETY) ** 2 * value, 0.0) for name, value in variance.items()},
-        worst=np.where(seen, unit * limit, 0.0),
-    )
+    return scale_terms(hard, variance, limit, unit=unit, seen=seen)
 
 
 def _summed(

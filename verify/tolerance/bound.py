@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
+from verify.tolerance.roundings import half_ulp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bound:
     """Largest accepted |got - reference| of every element of one output; all arrays fp64 in its logical shape.
 
-    total = min(sum of hard terms + confidence * sqrt(sum of squared deviations), worst_case) + output_half_ulp
+    total = min(sum of hard terms + confidence * sqrt(sum of variances), worst_case) + output_half_ulp
     """
 
     tensor: str
@@ -28,8 +29,8 @@ class Bound:
     an intermediate result may overflow its declared format: any value, NaN too, is then within the contract."""
     hard: Mapping[str, Float64]
     """Terms that hold for fully correlated errors; they add."""
-    deviations: Mapping[str, Float64]
-    """Standard deviations of independent errors; their squares add and count `confidence` times."""
+    variances: Mapping[str, Float64]
+    """Variances of independent errors; they add, and their root counts `confidence` times."""
     confidence: float
     output_half_ulp: Float64
     """Rounding to the output format at the largest accepted magnitude; never multiplied by the confidence."""
@@ -39,6 +40,11 @@ class Bound:
     """bool: |reference| + total reaches the rounding threshold to infinity, so an infinity of that sign is legal."""
 
     @property
+    def deviations(self) -> Mapping[str, Float64]:
+        """Standard deviations, the roots of `variances`."""
+        return {name: np.sqrt(value) for name, value in self.variances.items()}
+
+    @property
     def terms(self) -> Mapping[str, Float64]:
         """Hard terms and deviations by name; a deviation's name ends in "(deviation)"."""
         return {**self.hard, **{f"{name} (deviation)": value for name, value in self.deviations.items()}}
@@ -46,7 +52,7 @@ class Bound:
     @property
     def sigma(self) -> Float64:
         """Standard deviation of the error before the output rounding."""
-        return np.sqrt(_sum((value * value for value in self.deviations.values()), self.total.shape))
+        return np.sqrt(_sum(self.variances.values(), self.total.shape))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,6 +60,7 @@ class TermSums:
     """Terms of one output while they are collected. Sums over sequences, blocks and heads add in place."""
 
     shape: tuple[int, ...]
+    """Logical shape of the output."""
     hard: dict[str, Float64] = field(default_factory=dict)
     variance: dict[str, Float64] = field(default_factory=dict)
     worst: dict[str, Float64] = field(default_factory=dict)
@@ -78,7 +85,6 @@ def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat,
         Format of the output.
     """
     shape = reference.shape
-    deviations = {name: np.sqrt(value) for name, value in sums.variance.items()}
     with np.errstate(over="ignore", invalid="ignore"):
         hard = _sum(sums.hard.values(), shape)
         likely = hard + confidence * np.sqrt(_sum(sums.variance.values(), shape))
@@ -87,17 +93,17 @@ def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat,
         before[np.isinf(worst) | np.isnan(worst)] = np.inf
         magnitude = np.where(np.isfinite(reference), np.abs(reference), 0.0)
         reached = magnitude + before
-        half_ulp = np.where(before > 0, form.half_ulp(np.where(np.isfinite(reached), reached, 0.0)), 0.0)
-        total = before + half_ulp
+        rounding = np.where(before > 0, half_ulp(form, np.where(np.isfinite(reached), reached, 0.0)), 0.0)
+        total = before + rounding
         threshold = form.max_finite + float(form.half_ulp(np.asarray(form.max_finite)))
         overflow_ok = magnitude + total >= threshold
     return Bound(
         tensor=tensor,
         total=total,
         hard=sums.hard,
-        deviations=deviations,
+        variances=sums.variance,
         confidence=confidence,
-        output_half_ulp=half_ulp,
+        output_half_ulp=rounding,
         worst_case=worst,
         overflow_ok=overflow_ok,
     )

@@ -18,8 +18,6 @@ BIN_BITS = 3
 MATE_SHARE = 0.5
 """Mean square error of a bin mate in units of roundoff squared: more than KAPPA_SQ because all mates may sit at the
 edge of the rounding interval at once (at most 1, 1/3 on average over places of the bin)."""
-FIBONACCI = np.uint32(2654435761)
-"""2^32 / golden ratio: spreads consecutive bin numbers over the hash table (Knuth, vol. 3, 6.4)."""
 
 
 def bin_factor(values: Real, weights: Real, form: FloatFormat) -> Real:
@@ -36,25 +34,25 @@ def bin_factor(values: Real, weights: Real, form: FloatFormat) -> Real:
     -------
     float32 array, same shape
         1 + (MATE_SHARE / KAPPA_SQ) (W / weight - 1), and 1 where the weight is 0.
-
-    Notes
-    -----
-    Bins are hashed into 16 n slots a line; a collision only enlarges the factor.
     """
     heads, lines, n = values.shape
-    slots = 1 << max(8, int(np.ceil(np.log2(16 * max(n, 1)))))
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> np.uint32(24 - form.precision - BIN_BITS)
-    with np.errstate(over="ignore"):
-        slot = ((bits * FIBONACCI) >> np.uint32(8)) & np.uint32(slots - 1)
-    factor = np.ones(values.shape, dtype=np.float32)
-    base = (np.arange(lines) * slots)[:, None]
-    for head in range(heads):
-        index = (base + slot[head]).ravel()
-        total = np.bincount(index, weights=weights[head].ravel(), minlength=lines * slots)
-        mates = total[index].reshape(lines, n).astype(np.float32)
-        share = mates / np.maximum(weights[head], np.float32(1e-30)) - 1.0
-        factor[head] += np.where(weights[head] > 0, share, 0) * np.float32(MATE_SHARE / KAPPA_SQ)
-    return np.maximum(factor, 1.0)
+    if not values.size:
+        return np.ones(values.shape, dtype=np.float32)
+    bins = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> np.uint32(24 - form.precision - BIN_BITS)
+    # Bin above, column below: one sort of integers orders both, line by line.
+    keys = (bins.astype(np.uint64) << np.uint64(32)) | np.arange(n, dtype=np.uint64)
+    keys.sort(axis=-1)
+    columns = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64).reshape(heads * lines, n)
+    order = (columns + (np.arange(heads * lines) * n)[:, None]).ravel()
+    ordered_bins = (keys >> np.uint64(32)).reshape(heads * lines, n)
+    opens = np.ones(ordered_bins.shape, dtype=bool)
+    opens[:, 1:] = ordered_bins[:, 1:] != ordered_bins[:, :-1]
+    totals = np.add.reduceat(weights.reshape(-1)[order], np.flatnonzero(opens))
+    mates = np.empty(values.size, dtype=np.float32)
+    mates[order] = totals[np.cumsum(opens) - 1]
+    share = mates.reshape(values.shape) / np.maximum(weights, np.float32(1e-30)) - np.float32(1)
+    factor: Real = 1 + np.where(weights > 0, np.maximum(share, 0), np.float32(0)) * np.float32(MATE_SHARE / KAPPA_SQ)
+    return factor
 
 
 def duplicate_rows(rows: NDArray[np.float64]) -> list[NDArray[Any] | None]:

@@ -81,18 +81,39 @@ def derive_bounds(
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
         for sequence in dense_sequences(problem, arrays):
             known = take_outputs(problem, {name: reference[name] for name in names}, sequence)
-            local = {name: TermSums(shape=array.shape) for name, array in known.items()}
-            _bound_sequence(problem, sequence, known, local, arithmetic, backward, with_dlse, confidence)
-            for name, terms in local.items():
-                _put(problem, sums[name], sequence, name, terms)
+            parts = {name: _SequenceSums(problem, sequence, name, sums[name]) for name in names}
+            _bound_sequence(problem, sequence, known, parts, arithmetic, backward, with_dlse, confidence)
+            for part in parts.values():
+                part.write_pages()
         return {name: assemble(name, reference[name], sums[name], forms[name], confidence) for name in names}
 
 
-def _put(problem: AttentionProblem, whole: TermSums, sequence: DenseSequence, name: str, part: TermSums) -> None:
-    """Add the head-major terms of one sequence to those of the case."""
-    for kind in ("hard", "variance", "worst"):
-        for term, value in getattr(part, kind).items():
-            put_outputs(problem, {name: whole.array(kind, term)}, sequence, {name: value})
+class _SequenceSums:
+    """Head-major terms of one output of one sequence: views of the case's arrays, or copies where keys lie in pages."""
+
+    def __init__(self, problem: AttentionProblem, sequence: DenseSequence, name: str, whole: TermSums) -> None:
+        self._problem, self._sequence, self._name, self._whole = problem, sequence, name, whole
+        self._parts: dict[tuple[str, str], Float64] = {}
+
+    def array(self, kind: str, term: str) -> Float64:
+        """(heads, rows | keys, ...) of one term, to be added to in place."""
+        if (kind, term) not in self._parts:
+            whole = {self._name: self._whole.array(kind, term)}
+            part = take_outputs(self._problem, whole, self._sequence)[self._name]
+            self._parts[kind, term] = np.zeros(part.shape) if self._in_pages else part
+        return self._parts[kind, term]
+
+    def write_pages(self) -> None:
+        """Add the copies to the case's arrays."""
+        if self._in_pages:
+            for (kind, term), part in self._parts.items():
+                put_outputs(
+                    self._problem, {self._name: self._whole.array(kind, term)}, self._sequence, {self._name: part}
+                )
+
+    @property
+    def _in_pages(self) -> bool:
+        return self._sequence.pages is not None and self._name in ("dk", "dv")
 
 
 def _formats(problem: AttentionProblem, arithmetic: Arithmetic) -> dict[str, FloatFormat]:
@@ -113,7 +134,7 @@ class _Task:
     rounds: Roundings
     reference: Mapping[str, Float64]
     """Head-major outputs of the whole sequence."""
-    sums: Mapping[str, TermSums]
+    sums: Mapping[str, _SequenceSums]
     """Head-major terms of the whole sequence, filled in place."""
     backward: bool
     confidence: float
@@ -144,7 +165,7 @@ def _bound_sequence(
     problem: AttentionProblem,
     sequence: DenseSequence,
     known: Mapping[str, Float64],
-    sums: Mapping[str, TermSums],
+    sums: Mapping[str, _SequenceSums],
     arithmetic: Arithmetic,
     backward: bool,
     with_dlse: bool,
@@ -173,7 +194,7 @@ def _bound_sequence(
 def _row_pass(task: _Task, rows: slice) -> _RowPass:
     """Rows against all keys: out, lse, dq, dbias, dsink."""
     ops, rounds = task.ops, task.rounds
-    block, maxima = score_block(ops, rounds, rows, slice(0, ops.k.shape[1]), None)
+    block, maxima = score_block(ops, rounds, rows, slice(0, ops.k.shape[1]), None, task.confidence)
     forward = forward_block(ops, rounds, block, maxima, task.confidence)
     task.add("out", forward.out, (ops.heads, rows))
     task.add("lse", forward.lse, (ops.heads, rows))
@@ -216,7 +237,7 @@ def _key_passes(task: _Task, passes: list[_RowPass]) -> None:
     for keys in key_slices:
         block, errors = passes[0].block, passes[0].errors
         if len(passes) > 1 or len(key_slices) > 1 or errors is None:
-            block, _ = score_block(ops, rounds, whole, keys, maxima)
+            block, _ = score_block(ops, rounds, whole, keys, maxima, task.confidence)
             product = products(ops, block, ops.dout)
             errors = gradient_errors(ops, rounds, block, maxima, row, product, task.confidence)
         counts = _key_counts(task, maxima, keys)

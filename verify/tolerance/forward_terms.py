@@ -5,7 +5,7 @@ Formulas: docs/tolerances.md, section Forward. Arrays of one output are (heads, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +14,19 @@ from verify.dense import Float64
 from verify.dtypes import FP32, FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor, group_ratio
 from verify.tolerance.operands import Operands
-from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real, Roundings, U
+from verify.tolerance.roundings import (
+    DETERMINED,
+    FLUSH,
+    KAPPA_SQ,
+    SAFETY,
+    TINY_WEIGHT,
+    Real,
+    Roundings,
+    U,
+    half_ulp,
+    inflation,
+)
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-
-SMALL = 1e-3
-"""Exponent errors below this are linear to within SAFETY."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -230,33 +238,28 @@ def _row_errors(ops: Operands, block: ScoreBlock, rows: _Rows, rounds: Roundings
     sink_logit = 0.0 if ops.sink is None else np.abs(ops.sink)[:, None, None].astype(np.float32)
     sink_variance = np.float32(KAPPA_SQ) * (2.0 * sink_logit**2 + 3.0 * rows.sink_gap[..., None] ** 2)
     sink_hard = np.float32(rounds.exp_error) + np.float32(rounds.shift_error) * rows.sink_gap[..., None]
-    weighted = probs * block.variance
+    weighted = probs * block.variance * block.growth**2
     correlated = weighted.sum(axis=-1, keepdims=True) + sink * sink_variance
     squared = weighted * probs if rows.key_ratio is None else weighted * probs * rows.key_ratio
     independent = squared.sum(axis=-1, keepdims=True) + sink * sink * sink_variance
     largest = np.maximum(_row_max(squared / np.maximum(probs, np.float32(1e-30))), sink * sink_variance)
     variance = np.minimum(independent * rows.farthest**2, largest * rows.spread**2)
     if block.shared_variance is not None:
-        shared = (probs * block.shared_variance).sum(axis=-1, keepdims=True)
+        shared = (probs * block.shared_variance * block.growth**2).sum(axis=-1, keepdims=True)
         correlated = correlated + shared
         variance = variance + shared * rows.spread**2
-    hard_sq = (probs * block.hard * block.hard).sum(axis=-1, keepdims=True) + sink * sink_hard**2
+    errors = block.hard * block.growth
+    hard_sq = (probs * errors * errors).sum(axis=-1, keepdims=True) + sink * sink_hard**2
     scale_spread, scale_mean = _scale_constant(block, rows, sink, sink_logit)
     reach = np.float32(confidence * U) * np.sqrt(correlated)
     return _RowErrors(
         correlated=correlated,
         deviation=np.sqrt(variance),
         hard=rows.spread * (np.sqrt(hard_sq) + scale_spread),
-        mean_hard=(probs * block.hard).sum(axis=-1, keepdims=True) + sink * sink_hard,
+        mean_hard=(probs * errors).sum(axis=-1, keepdims=True) + sink * sink_hard,
         scale=scale_mean,
         inflation=inflation(reach),
     )
-
-
-def inflation(reach: Real) -> Real:
-    """expm1(x)/x, 1 where x is small, bounded at x = 25 where other caps hold."""
-    capped = np.minimum(reach, np.float32(25.0))
-    return np.where(reach > SMALL, np.expm1(capped) / np.maximum(capped, np.float32(1e-30)), np.float32(1.0))
 
 
 def _row_max(array: Real) -> Real:
@@ -313,6 +316,8 @@ def _combine(
 class _WorstExponent:
     tau: Real
     """(heads, rows, 1): |O^ - O| <= tau sd."""
+    determined: Real
+    """bool (heads, rows, 1): no exponent error of the row exceeds DETERMINED."""
     lse: Float64
     """(heads, rows): shift of lse."""
 
@@ -321,8 +326,8 @@ def _worst_sink(ops: Operands, rounds: Roundings, rows: _Rows, maxima: RowMaxima
     """Worst relative error of the sink's weight, (heads, rows, 1); 0 without sink."""
     if ops.sink is None:
         return np.zeros((*maxima.peak.shape, 1), dtype=np.float32)
-    tiles, shift = rounds.tiles_k, rounds.shift_error
-    steps = 2.0 * rounds.arithmetic.exp_ulp * tiles + tiles + (3.0 + shift) * rows.sink_gap
+    exponentials, shift = rounds.rescales + 1, rounds.shift_error
+    steps = (2.0 * rounds.arithmetic.exp_ulp + 1.0) * exponentials + (3.0 + shift) * rows.sink_gap
     steps = steps + 2.0 * np.abs(ops.sink)[:, None] + shift * np.abs(maxima.peak)
     return np.expm1(np.minimum(U * steps, 50.0)).astype(np.float32)[..., None]
 
@@ -331,7 +336,9 @@ def _worst_exponent(
     ops: Operands, rounds: Roundings, block: ScoreBlock, rows: _Rows, maxima: RowMaxima
 ) -> _WorstExponent:
     probs = block.probs
-    worst = np.minimum(block.worst, np.float32(50.0))
+    seen = np.where(probs > 0, block.worst, np.float32(0))
+    largest = _row_max(seen)
+    worst = np.minimum(seen, np.float32(DETERMINED))
     grown = np.expm1(worst)
     shrunk = -np.expm1(-worst)
     sink = rows.sink_probs[..., None]
@@ -341,8 +348,12 @@ def _worst_exponent(
     down = ((probs * shrunk).sum(axis=-1, keepdims=True) + sink * np.minimum(sink_error, 1))[..., 0].astype(np.float64)
     remaining = np.maximum(1.0 - down, 1e-3)
     tau = np.sqrt(second) / remaining[..., None].astype(np.float32)
-    shift = np.maximum(np.log1p(up), -np.log1p(-np.minimum(down, 1.0 - 1e-20)))
-    return _WorstExponent(tau=tau, lse=shift)
+    shift = np.maximum(np.log1p(up), -np.log1p(-np.minimum(down, 1.0 - 1e-12)))
+    determined = largest <= DETERMINED
+    # ln sum exp is 1-Lipschitz in the largest error, however large.
+    largest = np.maximum(largest, sink_error)[..., 0]
+    shift = np.where(determined[..., 0], np.minimum(shift, largest), largest)
+    return _WorstExponent(tau=tau, determined=determined, lse=shift)
 
 
 def _out_terms(
@@ -367,9 +378,10 @@ def _out_terms(
         hard["truncation"] = rounds.step * (rounds.steps(count) + tiles) * half
     if block.dropout is not None:
         hard["dropout scale"] = dropout_scale_error(ops.sequence.dropout_p) * rows.out_abs
-    if rounds.arithmetic.rounds_out_per_tile and tiles > 1:
+    if rounds.arithmetic.rounds_out_per_tile:
         low = rounds.out
-        variance["out rounded per tile"] = (tiles - 1) * (
+        # The un-normalised accumulator is rounded after the last tile too, before the division.
+        variance["out rounded per tile"] = tiles * (
             KAPPA_SQ * (low.unit_roundoff * half) ** 2 + (low.half_subnormal / unit) ** 2
         )
     rounded_hard: Real = np.zeros((1, 1, 1))
@@ -379,24 +391,43 @@ def _out_terms(
         if rounds.arithmetic.sum_rounded_probs:
             rounded_hard = rounded_hard + U * rounding.bound.sum(axis=-1, keepdims=True) * rows.out_abs
     growth = rounds.growth(rounds.steps(count) + tiles + 2.0)
-    fixed = (growth + 3 * U) * rows.out_abs + (1 + worst.tau) * growth * rows.mean_abs
+    carried = np.where(worst.determined, (1 + worst.tau) * (growth * rows.mean_abs + rounded_hard), np.inf)
+    carried = np.minimum(carried, _largest_rounding(ops, rounds, rows, count, growth))
+    fixed = (growth + 3 * U) * rows.out_abs + carried
     fixed = fixed + hard.get("dropout scale", 0.0)
     if "out rounded per tile" in variance:
-        fixed = fixed + (tiles - 1) * (rounds.out.unit_roundoff * rows.mean_abs + rounds.out.half_subnormal / unit)
-    fixed = fixed + (1 + worst.tau) * rounded_hard
-    limit = np.minimum(worst.tau * rows.spread, rows.hull) + fixed
+        fixed = fixed + tiles * (rounds.out.unit_roundoff * rows.mean_abs + rounds.out.half_subnormal / unit)
+    moved = np.where(worst.determined, worst.tau * rows.spread, np.inf)
+    limit = np.minimum(moved, rows.hull) + fixed
     # One-winner rows: the rounding of P counts at most in full, not confidence times its deviation.
     apart = total(value for name, value in variance.items() if name != "probs rounding")
     certain = total(hard.values()) + rounded_hard * grow + confidence * np.sqrt(apart)
+    if block.undetermined is not None:
+        certain = _undetermined(block, certain)
+        hard["exponent"] = _undetermined(block, hard["exponent"])
     floor = count * (TINY_WEIGHT + FLUSH * (1.0 + 1.0 / unit))
     hard["underflow"] = floor
     limit = np.minimum(limit, certain) * SAFETY + floor
     limit = _uncheckable_rows(limit, block, ops, maxima, rows)
     seen = count > 0
+    return scale_terms(hard, variance, limit, unit=unit, seen=seen)
+
+
+def scale_terms(
+    hard: Mapping[str, Real], variance: Mapping[str, Real], limit: Real, *, unit: float, seen: Real
+) -> Terms:
+    """Terms in real units, exactly 0 where nothing contributes. `limit` already contains SAFETY."""
+    everywhere = bool(np.all(seen))
+
+    def scale(values: Real, factor: float) -> Float64:
+        # In fp64: a variance below 1e-38 would vanish in fp32.
+        real: Float64 = np.multiply(values, factor, dtype=np.float64)
+        return real if everywhere else np.where(seen, real, 0.0)
+
     return Terms(
-        hard={name: np.where(seen, unit * SAFETY * value, 0.0) for name, value in hard.items()},
-        variance={name: np.where(seen, (unit * SAFETY) ** 2 * value, 0.0) for name, value in variance.items()},
-        worst=np.where(seen, unit * limit, 0.0),
+        hard={name: scale(value, unit * SAFETY) for name, value in hard.items()},
+        variance={name: scale(value, (unit * SAFETY) ** 2) for name, value in variance.items()},
+        worst=scale(limit, unit),
     )
 
 
@@ -411,6 +442,25 @@ def _rounding_onto_values(ops: Operands, rounds: Roundings, rows: _Rows, roundin
     whole = rounding.variance.sum(axis=-1, keepdims=True)
     variance: Real = np.maximum(spread - 2 * off * cross + off**2 * whole, np.float32(0))
     return variance
+
+
+def _undetermined(block: ScoreBlock, terms: Real) -> Real:
+    """inf in rows with a weight that the arithmetic does not determine: only the hull of V bounds them."""
+    assert block.undetermined is not None
+    rows = np.asarray(block.undetermined.any(axis=-1))[..., None]
+    return np.where(rows, np.inf, terms)
+
+
+def _largest_rounding(ops: Operands, rounds: Roundings, rows: _Rows, count: Float64, growth: Real) -> Float64:
+    """Rounding of P and accumulation for any weights: they sum to 1 and are at most eta off below the normals."""
+    relative = rounds.u_probs + rounds.u_probs_normalised
+    names = [rounds.arithmetic.probs_dtype] if rounds.u_probs else []
+    names += [rounds.arithmetic.probs_normalised_dtype] if rounds.u_probs_normalised else []
+    absolute = np.minimum(1.0, count * sum(float_format(name).half_subnormal for name in names))
+    factor = 2.0 if rounds.arithmetic.sum_rounded_probs else 1.0
+    largest = rows.farthest + rows.out_abs
+    reach: Float64 = factor * (relative + absolute + growth) * largest
+    return reach
 
 
 def _uncheckable_rows(limit: Real, block: ScoreBlock, ops: Operands, maxima: RowMaxima, rows: _Rows) -> Real:
@@ -450,10 +500,12 @@ def _lse_terms(
     count = maxima.visible + (rows.sink_probs > 0) + rounds.tiles_k
     lse = maxima.lse
     final = U * np.abs(maxima.peak) * (1.0 + rounds.shift_error)
-    final = final + 2.0 * U * rounds.arithmetic.log_ulp * np.abs(maxima.log_sum) + U * np.abs(lse) + FP32.half_ulp(lse)
-    exponent = U * SAFETY * (errors.mean_hard + errors.scale)[..., 0]
+    final = final + 2.0 * U * rounds.arithmetic.log_ulp * np.abs(maxima.log_sum) + U * np.abs(lse) + half_ulp(FP32, lse)
+    exponent = U * SAFETY * ((errors.mean_hard + errors.scale) * errors.inflation)[..., 0]
+    if block.undetermined is not None:
+        exponent = np.where(block.undetermined.any(axis=-1), np.inf, exponent)
     variance = {
-        "exponent": (U * SAFETY) ** 2 * errors.correlated[..., 0].astype(np.float64),
+        "exponent": (U * SAFETY) ** 2 * (errors.correlated * errors.inflation**2)[..., 0].astype(np.float64),
         "accumulation": KAPPA_SQ * U**2 * count / 3.0,
     }
     limit = SAFETY * worst.lse + (count + 2.0) * U * 1.01 + 2.0 * U * np.abs(maxima.log_sum) + final

@@ -15,12 +15,11 @@ from verify.dtypes import float_format
 from verify.tolerance.forward_terms import (
     ForwardBlock,
     dropout_scale_error,
-    inflation,
     rounding_bound,
     rounding_variance,
 )
 from verify.tolerance.operands import Operands, Scaled
-from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
+from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, Real, Roundings, U, half_ulp, inflation
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 
 
@@ -86,8 +85,10 @@ class GradientErrors:
     """expm1 of the worst exponent error."""
     worst: Real
     """Bound on the error of sloped dS apart from delta's, units of unit."""
+    uncheckable_weight: Real | None
+    """bool: the recomputed P is not determined, or its score may overflow."""
     uncheckable: Real | None
-    """bool: dS may overflow its format."""
+    """bool: nor is dS, which may overflow its format."""
 
 
 def products(ops: Operands, block: ScoreBlock, dout: Scaled) -> Products:
@@ -134,7 +135,7 @@ def row_errors(
     out = ops.out[:, block.rows]
     lse = np.abs(maxima.lse)
     delta = (dout * out).sum(axis=-1)
-    stored = rounds.lse.half_ulp(maxima.lse) if rounds.arithmetic.lse_stored else 0.0
+    stored = half_ulp(rounds.lse, maxima.lse) if rounds.arithmetic.lse_stored else 0.0
     lse_variance = forward.lse_variance + KAPPA_SQ * 3.0 * lse**2
     delta_abs = (np.abs(dout) * np.abs(out)).sum(axis=-1)
     variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta_abs)
@@ -168,13 +169,13 @@ def _delta_errors(
     unit, out = product.unit, ops.out[:, block.rows]
     from_probs = rounds.arithmetic.delta_from == "dprobs"
     seen = np.abs(product.dprobs) if from_probs else product.centred_abs + product.dlse
-    weighted = block.probs * block.probs * block.variance
+    weighted = (block.probs * block.growth) ** 2 * block.variance
     if forward.key_ratio is not None:
         weighted = weighted * forward.key_ratio
     variance = (weighted * seen**2).sum(axis=-1).astype(np.float64)
     if block.shared_variance is not None:
         # Common to the keys as a linear function: Cauchy-Schwarz over the row.
-        shared = (block.probs * block.shared_variance).sum(axis=-1)
+        shared = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
         variance = variance + shared * (block.probs * product.centred_abs**2).sum(axis=-1)
     if forward.rounded_probs is not None:
         # Z is inside both the rounding of P and Z dP: take it out once.
@@ -193,14 +194,18 @@ def _delta_errors(
     worst = (np.abs(dout) * forward.out_worst).sum(axis=-1)
     if rounds.arithmetic.delta_from == "out":
         variance = variance + (dout**2 * _stored_rounding(out, rounds)).sum(axis=-1) / (U * unit) ** 2
-        worst = worst + (np.abs(dout) * rounds.out.half_ulp(np.abs(out) + forward.out_worst)).sum(axis=-1)
+        worst = worst + (np.abs(dout) * half_ulp(rounds.out, _finite(np.abs(out) + forward.out_worst))).sum(axis=-1)
     worst = worst / unit + (count + 1.0) * 1.01 * U * products_abs / unit
     if from_probs:
         dot_worst = (block.probs * product.magnitude).sum(axis=-1) * rounds.growth(rounds.dprobs_steps)
-        exponent = (block.probs * np.expm1(np.minimum(block.worst, 30.0)) * np.abs(product.dprobs)).sum(axis=-1)
+        exponent = (block.probs * np.expm1(np.minimum(block.worst, 80.0)) * np.abs(product.dprobs)).sum(axis=-1)
         worst = worst + dot_worst + exponent + forward.lse_worst * products_abs / unit
         hard = hard + (block.probs * block.hard * np.abs(product.dprobs)).sum(axis=-1)
     return variance, hard, worst
+
+
+def _finite(values: Float64) -> Float64:
+    return np.where(np.isfinite(values), values, 0.0)
 
 
 def _raw_dprobs(block: ScoreBlock, product: Products) -> Real:
@@ -217,8 +222,8 @@ def _stored_rounding(out: Float64, rounds: Roundings) -> Float64:
     """
     with np.errstate(over="ignore"):
         predicted = out.astype(rounds.out.numpy_dtype).astype(np.float64) - out
-    half_ulp = rounds.out.half_ulp(out)
-    mean_square: Float64 = np.maximum(half_ulp**2 / 3.0, np.where(np.isfinite(predicted), predicted, half_ulp) ** 2)
+    limit = half_ulp(rounds.out, out)
+    mean_square: Float64 = np.maximum(limit**2 / 3.0, np.where(np.isfinite(predicted), predicted, limit) ** 2)
     return mean_square
 
 
@@ -247,7 +252,8 @@ def gradient_errors(
         exponent_variance = exponent_variance + block.shared_variance
     own_exp = np.float32(2.0 * rounds.arithmetic.exp_ulp)
     exponent_hard = block.hard + (rows.lse_hard[..., None] + own_exp).astype(np.float32)
-    grown = inflation(np.float32(confidence * U) * np.sqrt(exponent_variance) + np.float32(U) * exponent_hard)
+    reach = np.float32(confidence * U) * np.sqrt(exponent_variance) + np.float32(U) * exponent_hard
+    grown = inflation(reach)
     weighted = probs * grown
     slope: Real | float = 1.0 if block.slope is None else block.slope
     centred_sq = product.centred_abs**2
@@ -278,7 +284,8 @@ def gradient_errors(
     independent = unsloped
     if block.slope is not None and block.tanh is not None:
         independent, hard, worst = _softcap(ops, rounds, block, independent, hard, worst, dscores, exponent_part)
-    uncheckable = block.uncheckable
+    uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
+    uncheckable = uncheckable_weight
     if rounds.u_dscores:
         form = float_format(rounds.arithmetic.dscores_dtype)
         rounded = rounding_bound(sloped, form, form.half_subnormal / product.unit)
@@ -297,6 +304,7 @@ def gradient_errors(
         hard=hard,
         worst_exponent=worst_exponent,
         worst=worst,
+        uncheckable_weight=uncheckable_weight,
         uncheckable=uncheckable,
     )
 
@@ -317,7 +325,8 @@ def _worst(
     common = (rows.lse_worst + 3.0 * U * np.abs(maxima.log_sum))[..., None].astype(np.float32)
     exponent = block.worst + common + np.float32(3.0 * U) * block.gap
     exponent = exponent + np.float32(2.0 * U * rounds.arithmetic.exp_ulp)
-    grown = np.expm1(np.minimum(exponent, np.float32(30.0)))
+    grown = np.where(exponent <= DETERMINED, np.expm1(np.minimum(exponent, np.float32(DETERMINED))), np.inf)
+    grown = np.where(block.probs > 0, grown, np.float32(0)).astype(np.float32)
     dot: Real = product.magnitude * np.float32(rounds.growth(rounds.dprobs_steps) + rounds.u_dprobs)
     if rounds.u_dprobs:
         dot = dot + np.float32(float_format(rounds.arithmetic.dprobs_dtype).half_subnormal / product.unit)

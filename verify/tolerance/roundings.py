@@ -38,6 +38,26 @@ terms to the largest exponent and truncates each to F fraction bits: error <= (K
 5 * 2^-23 on V100 (K=4, F=23), 9 * 2^-24 on A100 (8, 24), 17 * 2^-25 on H100 (16, 25), all <= 10 U."""
 
 
+LINEAR = 1e-3
+"""Exponent errors below this act linearly to within SAFETY."""
+DETERMINED = 25.0
+"""Exponent errors beyond this leave the weight undetermined (e^25 = 7e10); squares of its factor still fit fp32."""
+
+
+def inflation(reach: Real) -> Real:
+    """expm1(x)/x, 1 where x is small, constant beyond DETERMINED."""
+    capped = np.minimum(reach, np.float32(DETERMINED))
+    return np.where(reach > LINEAR, np.expm1(capped) / np.maximum(capped, np.float32(1e-30)), np.float32(1.0))
+
+
+def half_ulp(form: FloatFormat, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`form.half_ulp(values)` for finite fp64 values by masking the significand: exact, and ten times as fast."""
+    exponent = np.ascontiguousarray(values).view(np.int64) & np.int64(0x7FF0000000000000)
+    power = np.maximum(exponent.view(np.float64), 2.0**form.min_exponent)
+    spacing: NDArray[np.float64] = power * form.unit_roundoff
+    return spacing
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roundings:
     """Arithmetic of one candidate at one problem, as numbers."""
@@ -58,6 +78,8 @@ class Roundings:
     u_dscores: float
     tiles_q: int
     tiles_k: int
+    rescales: int
+    """How often the maximum of a row may move: once a key tile after the first, and once when the sink joins."""
     step: float
     """Largest relative error of one accumulation step: U when it rounds to nearest; 2 U when it truncates, and
     ALIGNMENT_STEPS * U more when it sums several products."""
@@ -65,7 +87,7 @@ class Roundings:
     """Accumulation steps of one score (plus one for inexact products)."""
     dprobs_steps: int
     exp_error: float
-    """Bound on the error of the exponentials of one weight, in units of U: its own and that of T-1 rescalings."""
+    """Bound on the error of the exponentials of one weight, in units of U: its own and that of its rescalings."""
 
     @property
     def truncates(self) -> bool:
@@ -74,7 +96,7 @@ class Roundings:
     @property
     def shift_error(self) -> float:
         """Factor of U (|m| + gap): the product m*c is rounded apart from S*c, so a changed maximum does not cancel."""
-        return 2.0 if self.arithmetic.exp2_fma and self.tiles_k > 1 else 0.0
+        return 2.0 if self.arithmetic.exp2_fma and self.rescales else 0.0
 
     def steps(self, terms: Real | float) -> Real:
         """Accumulation steps of a sum of so many terms."""
@@ -92,6 +114,7 @@ def resolve(problem: AttentionProblem, sequence: DenseSequence, arithmetic: Arit
     """Roundings of `arithmetic` on one sequence of `problem`."""
     storage = float_format(problem.dtype)
     tiles_k = _tiles(sequence.seqlen_k, arithmetic.tile_k)
+    rescales = tiles_k - 1 + (sequence.sink is not None)
     inexact = 0 if arithmetic.products_exact else 1
     step = U if arithmetic.accumulate == "rne" else 2.0 * U
     if arithmetic.accumulate == "rtz" and arithmetic.accumulate_chunk > 1:
@@ -111,10 +134,11 @@ def resolve(problem: AttentionProblem, sequence: DenseSequence, arithmetic: Arit
         u_dscores=_extra_roundoff(arithmetic.dscores_dtype),
         tiles_q=_tiles(sequence.seqlen_q, arithmetic.tile_q),
         tiles_k=tiles_k,
+        rescales=rescales,
         step=step,
         dot_steps=math.ceil(problem.head_dim / arithmetic.accumulate_chunk) + inexact,
         dprobs_steps=math.ceil(problem.head_dim_v / arithmetic.accumulate_chunk) + inexact,
-        exp_error=2.0 * arithmetic.exp_ulp * (1.0 + math.sqrt(tiles_k - 1)),
+        exp_error=2.0 * arithmetic.exp_ulp * (1.0 + math.sqrt(rescales)),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from verify.dense import Bool, Float64
 from verify.dtypes import float_format
 from verify.tolerance.operands import Operands
-from verify.tolerance.roundings import KAPPA_SQ, TINY_WEIGHT, Real, Roundings, U
+from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, LINEAR, TINY_WEIGHT, Real, Roundings, U, inflation
 
 HUGE = np.float32(1e15)
 """Scores beyond this are not told apart: their rounding alone exceeds any exponent that matters."""
@@ -45,6 +45,10 @@ class ScoreBlock:
     """In units of U, broadcastable."""
     worst: Real
     """|theta| <= worst."""
+    growth: Real
+    """expm1(x)/x at the confidence's error x of the exponent; one element 1 where every x is small."""
+    undetermined: Real | None
+    """bool: the error exceeds what any factor can tell, so the weight may be anything from 0 to 1."""
     uncheckable: Real | None
     """bool: the score may overflow its format."""
 
@@ -66,7 +70,7 @@ class RowMaxima:
 
 
 def score_block(
-    ops: Operands, rounds: Roundings, rows: slice, keys: slice, maxima: RowMaxima | None
+    ops: Operands, rounds: Roundings, rows: slice, keys: slice, maxima: RowMaxima | None, confidence: float
 ) -> tuple[ScoreBlock, RowMaxima]:
     """Scores of a block and the error of their exponentials.
 
@@ -109,8 +113,6 @@ def score_block(
     if maxima is None:
         maxima = _row_maxima(ops, scores, keep, rows)
     gap64 = maxima.peak[..., None] - scores
-    probs = np.exp(np.minimum(scores - maxima.lse[..., None], 0.0))
-    probs[probs < TINY_WEIGHT] = 0.0
     hidden = ~maxima.alive[..., None] if keep is None else ~(keep & maxima.alive[..., None])
     gap = np.where(hidden, np.float32(0), np.minimum(np.maximum(gap64, 0.0), HUGE).astype(np.float32))
     errors = _Errors(
@@ -125,19 +127,26 @@ def score_block(
         gap=gap,
         peak=np.abs(maxima.peak)[..., None].astype(np.float32),
     )
+    underflow = _query_underflow(ops, rounds)
+    variance, hard, worst = errors.variance(), errors.hard(underflow), errors.worst(underflow)
+    shared = _query_variance(ops, rounds, rows, keys, slope)
+    growth, undetermined = _growth(variance if shared is None else variance + shared, hard, confidence)
+    probs = np.where(hidden, np.float32(0), _weights(scores - maxima.lse[..., None], worst))
     block = ScoreBlock(
         rows=rows,
         keys=keys,
-        probs=np.where(hidden, np.float32(0), probs.astype(np.float32)),
+        probs=probs,
         dropout=_dropout(ops, rows, keys),
         gap=gap,
         scaled=None if slope is None and bias is None else errors.sloped(errors.dots),
         slope=None if slope is None else slope.true,
         tanh=tanh,
-        variance=errors.variance(),
-        shared_variance=_query_variance(ops, rounds, rows, keys, slope),
-        hard=errors.hard(_query_underflow(ops, rounds)),
-        worst=errors.worst(_query_underflow(ops, rounds)),
+        variance=variance,
+        shared_variance=shared,
+        hard=hard,
+        worst=worst,
+        growth=growth,
+        undetermined=None if undetermined is None else undetermined & (probs > 0),
         uncheckable=_overflows(ops, rounds, magnitude, hidden),
     )
     return block, maxima
@@ -198,19 +207,40 @@ class _Errors:
     def worst(self, underflow: float) -> Real:
         """Bound on all of it."""
         r, arithmetic = self.rounds, self.rounds.arithmetic
-        shift = r.shift_error
+        shift, exponentials = r.shift_error, r.rescales + 1
         total = self.sloped(self.magnitude) * np.float32(r.growth(r.dot_steps) + r.u_query)
         steps = arithmetic.scale_roundings + (self.capped is not None)
         total += self.sloped(self.dots) * np.float32(steps * U + r.u_scores)
         total += self.gap * np.float32((3.0 + shift) * U)
         total += self.peak * np.float32(shift * U) + np.float32(
-            2.0 * U * arithmetic.exp_ulp * r.tiles_k + (r.tiles_k - 1) * U + underflow
+            2.0 * U * arithmetic.exp_ulp * exponentials + r.rescales * U + underflow
         )
         if self.capped is not None:
             total += self.capped * np.float32(U + r.u_scores + 2.0 * U * arithmetic.exp_ulp)
         if self.bias is not None and self.scores is not None:
             total += self.bias * np.float32(U) + self.scores * np.float32(U + r.u_scores)
         return total
+
+
+def _weights(exponent: Float64, worst: Real) -> Real:
+    """P in fp32; 0 where neither P nor what its error may make of it reaches TINY_WEIGHT."""
+    probs = np.exp(np.minimum(exponent, 0.0))
+    small = probs < TINY_WEIGHT
+    if float(worst.max(initial=0.0)) > 0.5:
+        # The backward repeats the error of the forward, in its own exponent and in lse.
+        rises = small & (exponent + 3.0 * worst > np.log(TINY_WEIGHT))
+        probs[rises] = TINY_WEIGHT
+        small &= ~rises
+    probs[small] = 0.0
+    return probs.astype(np.float32)
+
+
+def _growth(variance: Real, hard: Real, confidence: float) -> tuple[Real, Real | None]:
+    largest = confidence * U * float(np.sqrt(variance.max(initial=0.0))) + U * float(hard.max(initial=0.0))
+    if largest <= LINEAR:
+        return np.ones((1, 1, 1), dtype=np.float32), None
+    reach = np.float32(confidence * U) * np.sqrt(variance) + np.float32(U) * hard
+    return inflation(reach), (reach > DETERMINED) if largest > DETERMINED else None
 
 
 def _small(array: Float64 | Real) -> Real:
