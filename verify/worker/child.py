@@ -24,6 +24,8 @@ from verify.verdict import Status
 from verify.worker.device import lost_device
 from verify.worker.execute import Answer, describe, execute, route_spec
 from verify.worker.protocol import (
+    DESCRIPTORS,
+    DUMP_SIGNAL,
     Failed,
     Ran,
     Ready,
@@ -36,9 +38,6 @@ from verify.worker.protocol import (
 )
 from verify.worker.shared_arrays import ALIGNMENT, Arena, view_input, write_outputs
 
-DUMP_SIGNAL = signal.SIGUSR1
-"""Makes the worker write its Python stack, even while C code holds the interpreter lock."""
-DESCRIPTORS = ("request", "reply", "inputs", "outputs", "stack")
 _PR_SET_PDEATHSIG = 1
 # the candidate may raise anything, SystemExit and KeyboardInterrupt too; each must become an answer
 _ANYTHING = (BaseException,)
@@ -56,7 +55,7 @@ class _MemoryAllowance:
             self._set(pages * resource.getpagesize() + allowance_bytes)
 
     def extend(self, nbytes: int) -> None:
-        if self.limit_bytes is not None and nbytes > 0:
+        if self.limit_bytes is not None:
             self._set(self.limit_bytes + nbytes)
 
     def _set(self, limit_bytes: int) -> None:
@@ -111,9 +110,8 @@ class Worker:
         return Ran(nonce=request.nonce, outputs=specs, route=route_spec(answer.reply.route), notes=answer.notes)
 
     def _ensure(self, arena: Arena, nbytes: int) -> None:
-        before = arena.size
-        # room for the new mapping first: both exist while one replaces the other
-        self._allowance.extend(4 * (nbytes - before) if nbytes > before else 0)
+        if nbytes > arena.size:  # the arena maps at most twice what is asked, rounded up to pages
+            self._allowance.extend(2 * nbytes + resource.getpagesize())
         arena.ensure(nbytes)
 
 

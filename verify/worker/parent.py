@@ -1,4 +1,8 @@
-"""The session that keeps the candidate in a process of its own and outlives whatever it does."""
+"""The session that keeps the candidate in a process of its own and outlives whatever it does.
+
+It guards against faults and shortcuts, not against an attacker: a worker runs as the same user and could signal or
+trace its parent. What it sends is judged by the parent alone, so a forged reply is worth no more than its arrays.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +80,7 @@ class ProcessSession:
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         require(sys.platform == "linux", "platform", sys.platform, "linux, or an InProcessSession")
-        require(timeout_s > 0, "timeout_s", timeout_s, "seconds > 0")
+        require(0 < timeout_s < 1e6, "timeout_s", timeout_s, "seconds in (0, 1e6)")
         limited = memory_limit_bytes is None or memory_limit_bytes > 0
         require(limited, "memory_limit_bytes", memory_limit_bytes, "bytes > 0 or None")
         found = python is None or shutil.which(python) is not None

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from verify.verdict import Status
-from verify.worker.child import DESCRIPTORS, DUMP_SIGNAL
 from verify.worker.execute import OWN_FOLDER
-from verify.worker.protocol import MAX_TEXT, FrameBuffer, ProtocolError
+from verify.worker.protocol import DESCRIPTORS, DUMP_SIGNAL, MAX_TEXT, FrameBuffer, ProtocolError
 from verify.worker.shared_arrays import Arena, create_memory
 
 COOKIE = "ATTN_VERIFY_WORKER"
@@ -161,7 +160,7 @@ class WorkerProcess:
     def _exit_fault(self, when: str) -> WorkerFault:
         """Name the end of the process, which is left unreaped so that its group can still be killed."""
         deadline = time.monotonic() + EXIT_GRACE_S
-        while (end := os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
+        while (end := self._peek()) is None:
             if time.monotonic() > deadline:
                 return WorkerFault(Status.CRASH, f"closed its reply channel {when}")
             self._collect_output()
@@ -174,6 +173,10 @@ class WorkerProcess:
         if end.si_status == signal.SIGABRT and "bad_alloc" in self.printed():
             return WorkerFault(Status.OUT_OF_MEMORY, "killed by SIGABRT after std::bad_alloc")
         return WorkerFault(Status.CRASH, f"killed by {name} {when}", self._stack())
+
+    def _peek(self) -> os.waitid_result | None:
+        """How the process ended, or None while it runs; it stays unreaped."""
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
 
     def _ask_for_stack(self) -> str:
         """Python stack of a hung worker: its handler runs in C, whoever holds the interpreter lock."""

@@ -8,6 +8,7 @@ reply gains nothing beyond what returning the same arrays would: every judgement
 from __future__ import annotations
 
 import os
+import signal
 import struct
 from typing import Annotated
 
@@ -24,6 +25,10 @@ MAX_BODY_BYTES = 16 << 20
 """Above any honest message (tracebacks are cut to MAX_TEXT), below what would hurt the parent."""
 MAX_TEXT = 64 << 10
 """Characters of a traceback or of captured output that are kept."""
+DESCRIPTORS = ("request", "reply", "inputs", "outputs", "stack")
+"""What a worker inherits: two pipes and three memories."""
+DUMP_SIGNAL = signal.SIGUSR1
+"""Makes a worker write its Python stack, even while C code holds the interpreter lock."""
 _HEADER = struct.Struct("<4sI")
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]

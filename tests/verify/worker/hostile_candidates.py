@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,9 +205,10 @@ def throw_bad_alloc(call: Call) -> Any:
 
 @act
 def leave_processes_behind(call: Call) -> Reply:
-    own = [False, True]
-    sleepers = [subprocess.Popen(["sleep", "1000"], start_new_session=session).pid for session in own]
-    return outputs(out=np.array(sleepers))
+    sleep = [shutil.which("sleep") or "sleep", "1000"]
+    in_own_session = subprocess.Popen(sleep, start_new_session=True)
+    without_environment = subprocess.Popen(sleep, env={})
+    return outputs(out=np.array([in_own_session.pid, without_environment.pid]))
 
 
 @act
@@ -264,6 +266,25 @@ def forge_huge_length(call: Call) -> Any:
 def truncate_reply(call: Call) -> Any:
     os.write(_descriptor("reply"), MAGIC + (500).to_bytes(4, "little") + b"\x81")
     os._exit(3)
+
+
+def _intercept_replies(change: Callable[[bytes], bytes]) -> None:
+    worker: Any = sys.modules["__main__"]
+    write = worker.write_all
+    worker.write_all = lambda fd, data: write(fd, change(data))
+
+
+@act
+def append_to_reply(call: Call) -> Reply:
+    _intercept_replies(lambda data: data + b"more")
+    return honest(call)
+
+
+@act
+def replay_reply(call: Call) -> Reply:
+    sent: list[bytes] = []
+    _intercept_replies(lambda data: sent[0] if sent else (sent.append(data) or data))
+    return honest(call)
 
 
 @act

@@ -65,6 +65,7 @@ def test_printing_is_captured_not_parsed(worker_session: ProcessSession, act: Ac
     outcome = worker_session.call(act("print_garbage"))
     _ran(outcome)
     assert outcome.output.endswith("to stdout\nto stderr\n")
+    assert worker_session.call(act("report_state")).output == ""
 
 
 def test_flood_on_stdout_keeps_only_its_tail(worker_session: ProcessSession, act: Act, assert_honest: Check) -> None:

@@ -24,6 +24,7 @@ FATAL = [
     ("forge_bytes", Status.CRASH, "foreign bytes"),
     ("forge_message", Status.CRASH, "malformed reply"),
     ("forge_huge_length", Status.CRASH, "announced a reply of 4294967295 bytes"),
+    ("append_to_reply", Status.CRASH, "wrote 4 bytes behind its reply"),
     ("allocate_without_end", Status.OUT_OF_MEMORY, "MemoryError"),
     ("throw_bad_alloc", Status.OUT_OF_MEMORY, "bad_alloc"),
 ]
@@ -115,6 +116,14 @@ def test_traceback_begins_in_the_candidate(session: Session, act: Act) -> None:
 @pytest.mark.parametrize("name", ["segfault", "loop_in_c"])
 def test_stack_of_a_dead_worker_names_the_act(name: str, hasty_session: ProcessSession, act: Act) -> None:
     assert f"in {name}" in hasty_session.call(act(name)).traceback
+
+
+def test_reply_of_an_earlier_call_is_not_taken(worker_session: ProcessSession, act: Act, assert_honest: Check) -> None:
+    assert worker_session.call(act("replay_reply")).status is Status.PASS
+    outcome = worker_session.call(act("report_state"))
+    assert (outcome.status, outcome.reply) == (Status.CRASH, None)
+    assert "stale or forged reply" in outcome.message
+    assert_honest(worker_session)
 
 
 @pytest.mark.parametrize("name", ["die_after_reply", "speak_after_reply"])
