@@ -61,7 +61,7 @@ def operands(case: BenchCase) -> list[Any]:
 def reference_work(case: BenchCase) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Forward, and forward with backward."""
     from references.attention import attention
-    from references.attention_backward import attention_backward
+    from references.attention_backward import attention_with_gradients
     from references.options import AttentionOptions
 
     q, k, v, dout = operands(case)
@@ -71,8 +71,8 @@ def reference_work(case: BenchCase) -> tuple[Callable[[], Any], Callable[[], Any
         return [attention(q, k, v, options=options).out]
 
     def both() -> list[Any]:
-        grads = attention_backward(q, k, v, dout, options=options)
-        return [*forward(), grads.dq, grads.dk, grads.dv]
+        result, grads = attention_with_gradients(q, k, v, dout, options=options)
+        return [result.out, grads.dq, grads.dk, grads.dv]
 
     return forward, both
 
@@ -90,7 +90,7 @@ def torch_work(case: BenchCase) -> tuple[Callable[[], Any], Callable[[], Any]]:
         q, k, v, dout = (x.to(torch.float64) for x in narrow)
         leaves = [x.requires_grad_(backward) for x in (q, k, v)]
         with sdpa_kernel(SDPBackend.MATH):
-            out = scaled_dot_product_attention(*leaves, is_causal=case.causal)
+            out = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=case.causal)
             grads = torch.autograd.grad(out, leaves, dout) if backward else ()
         return [out.detach().numpy(), *(x.numpy() for x in grads)]
 

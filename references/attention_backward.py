@@ -5,19 +5,18 @@ Recomputes its own softmax: no output of a kernel ever enters. `complex_step.py`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
 
 from references.masks import RowBlock, broadcast_index, dropout_rows
-from references.nonfinite import all_finite, visible_matmul
 from references.options import NO_EXTRAS, Array, AttentionExtras, AttentionOptions
-from references.results import Gradients
-from references.rows import SoftmaxRows, head_groups, head_major, softmax_rows, stack_group
-from references.shapes import check_shapes, require_shape
+from references.products import BlockOperands, BlockProducts
+from references.results import AttentionResult, Gradients
+from references.rows import SoftmaxRows, head_groups, head_major, softmax_rows
+from references.shapes import Sizes, check_shapes, require_shape
 
-__all__ = ["Gradients", "attention_backward"]
+__all__ = ["Gradients", "attention_backward", "attention_with_gradients"]
 
 
 def attention_backward(
@@ -64,45 +63,68 @@ def attention_backward(
     Dao et al., "FlashAttention", 2022, appendix B.2.
     """
     sizes = check_shapes(q, k, v, options, extras)
+    return _run(q, k, v, dout, dlse, sizes, options, extras, None, xp, rows_per_chunk)
+
+
+def attention_with_gradients(
+    q: Array,
+    k: Array,
+    v: Array,
+    dout: Array,
+    *,
+    options: AttentionOptions,
+    extras: AttentionExtras = NO_EXTRAS,
+    dlse: Array | None = None,
+    xp: Any = numpy,
+    rows_per_chunk: int | None = None,
+) -> tuple[AttentionResult, Gradients]:
+    """Forward and backward of one softmax: what `attention` and `attention_backward` return, a third sooner."""
+    sizes = check_shapes(q, k, v, options, extras)
+    result = AttentionResult(
+        out=xp.zeros((sizes.batch, sizes.seqlen_q, sizes.nheads, sizes.head_dim_v)),
+        lse=xp.full((sizes.batch, sizes.nheads, sizes.seqlen_q), -xp.inf),
+    )
+    return result, _run(q, k, v, dout, dlse, sizes, options, extras, result, xp, rows_per_chunk)
+
+
+def _run(
+    q: Array,
+    k: Array,
+    v: Array,
+    dout: Array,
+    dlse: Array | None,
+    sizes: Sizes,
+    options: AttentionOptions,
+    extras: AttentionExtras,
+    result: AttentionResult | None,
+    xp: Any,
+    rows_per_chunk: int | None,
+) -> Gradients:
+    """Gradients of every block; also fills `result` if there is one."""
     require_shape("dout", dout, (sizes.batch, sizes.seqlen_q, sizes.nheads, sizes.head_dim_v))
     if dlse is not None:
         require_shape("dlse", dlse, (sizes.batch, sizes.nheads, sizes.seqlen_q))
     grads = _zero_gradients(q, k, v, extras, xp)
+    # Non-finite inputs are legal data here; their NaNs must not become warnings.
     with numpy.errstate(all="ignore"):
         for group in head_groups(sizes, rows_per_chunk):
             keys = head_major(k, group.batch, group.keys, group.kv_heads, xp)
             values = head_major(v, group.batch, group.keys, group.kv_heads, xp)
             dkeys, dvalues = xp.zeros_like(keys), xp.zeros_like(values)
             for block in group.blocks(options):
-                operands = _Operands(
+                operands = BlockOperands(
                     q=head_major(q, block.batch, block.rows, block.heads, xp),
                     k=keys[:, block.keys],
                     v=values[:, block.keys],
                     dout=head_major(dout, block.batch, block.rows, block.heads, xp),
                     dlse=None if dlse is None else dlse[block.batch, block.heads, block.rows].astype(xp.float64),
                 )
-                dq_rows, dk_part, dv_part = _block_gradients(operands, block, options, extras, grads, xp)
-                grads.dq[block.batch, block.rows, block.heads] = dq_rows.swapaxes(0, 1)
+                dk_part, dv_part = _block_gradients(operands, block, options, extras, grads, result, xp)
                 dkeys[:, block.keys] += dk_part
                 dvalues[:, block.keys] += dv_part
             grads.dk[group.batch, group.keys, group.kv_heads] = dkeys.swapaxes(0, 1)
             grads.dv[group.batch, group.keys, group.kv_heads] = dvalues.swapaxes(0, 1)
     return grads
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Operands:
-    """fp64 operands of one block: rows of (heads, rows, dim), keys of (kv_heads, keys, dim), dlse (heads, rows)."""
-
-    q: Array
-    k: Array
-    v: Array
-    dout: Array
-    dlse: Array | None
-
-    def finite(self) -> bool:
-        arrays = (self.q, self.k, self.v, self.dout)
-        return all_finite(*arrays) and (self.dlse is None or all_finite(self.dlse))
 
 
 def _zero_gradients(q: Array, k: Array, v: Array, extras: AttentionExtras, xp: Any) -> Gradients:
@@ -116,18 +138,22 @@ def _zero_gradients(q: Array, k: Array, v: Array, extras: AttentionExtras, xp: A
 
 
 def _block_gradients(
-    operands: _Operands,
+    operands: BlockOperands,
     block: RowBlock,
     options: AttentionOptions,
     extras: AttentionExtras,
     grads: Gradients,
+    result: AttentionResult | None,
     xp: Any,
-) -> tuple[Array, Array, Array]:
-    """dq rows, and this block's terms of dk and dv; adds the block's terms to grads.dbias and grads.dsink."""
+) -> tuple[Array, Array]:
+    """This block's terms of dk and dv (kv_heads, keys, dim); writes its dq, dbias, dsink, and out and lse if asked."""
     soft = softmax_rows(operands.q, operands.k, block, options, extras, xp, want_slope=True)
-    product = _Products(soft, operands, xp)
+    product = BlockProducts(soft, operands, xp)
     dropout = dropout_rows(options, extras, block, xp)
     weights = soft.probs if dropout is None else soft.probs * dropout
+    if result is not None:
+        result.out[block.batch, block.rows, block.heads] = product.onto_rows(weights, operands.v).swapaxes(0, 1)
+        result.lse[block.batch, block.heads, block.rows] = soft.lse
     dv_part = product.onto_keys(weights, operands.dout)
     dscores = product.dprobs()
     if dropout is not None:
@@ -144,7 +170,8 @@ def _block_gradients(
         if product.guarded:
             dscores = xp.where(soft.keep, dscores, 0.0)
     dscores *= options.softmax_scale
-    return product.onto_rows(dscores, operands.k), product.onto_keys(dscores, operands.q), dv_part
+    grads.dq[block.batch, block.rows, block.heads] = product.onto_rows(dscores, operands.k).swapaxes(0, 1)
+    return product.onto_keys(dscores, operands.q), dv_part
 
 
 def _score_gradient(dprobs: Array, soft: SoftmaxRows, dlse: Array | None, *, hide: bool, xp: Any) -> Array:
@@ -169,36 +196,3 @@ def _add_to_bias(dbias: Array, dscores: Array, block: RowBlock) -> None:
         if view.shape[axis] == 1 and dscores.shape[axis] != 1:
             dscores = dscores.sum(axis=axis, keepdims=True)
     view += dscores
-
-
-class _Products:
-    """The four matrix products of one block, guarded against hidden NaNs only where the operands hold any."""
-
-    def __init__(self, soft: SoftmaxRows, operands: _Operands, xp: Any) -> None:
-        self._operands = operands
-        self._kv_heads = operands.k.shape[0]
-        self._shape = soft.probs.shape
-        self._xp = xp
-        self.guarded = soft.keep is not None and not (soft.finite and operands.finite())
-        self._keep = stack_group(xp.broadcast_to(soft.keep, self._shape), self._kv_heads) if self.guarded else None
-
-    def dprobs(self) -> Array:
-        """dO V^T: (heads, rows, keys)."""
-        dout = stack_group(self._operands.dout, self._kv_heads)
-        return self._xp.matmul(dout, self._operands.v.swapaxes(1, 2)).reshape(self._shape)
-
-    def onto_rows(self, weights: Array, values: Array) -> Array:
-        """Sum over keys: (heads, rows, keys), (kv_heads, keys, dim) -> (heads, rows, dim)."""
-        total = self._matmul(stack_group(weights, self._kv_heads), self._keep, values)
-        return total.reshape(*self._shape[:2], values.shape[2])
-
-    def onto_keys(self, weights: Array, values: Array) -> Array:
-        """Sum over rows and the heads of a group: (heads, rows, keys), (heads, rows, dim) -> (kv_heads, keys, dim)."""
-        admitted = None if self._keep is None else self._keep.swapaxes(1, 2)
-        stacked = stack_group(weights, self._kv_heads).swapaxes(1, 2)
-        return self._matmul(stacked, admitted, stack_group(values, self._kv_heads))
-
-    def _matmul(self, weights: Array, keep: Array | None, values: Array) -> Array:
-        if keep is None:
-            return self._xp.matmul(weights, values)
-        return visible_matmul(weights, keep, values, self._xp)

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 
 from references import rows as rows_module
 from references.attention import attention
-from references.attention_backward import attention_backward
+from references.attention_backward import attention_backward, attention_with_gradients
 from references.masks import dense_bias, dense_keep
 from references.options import AttentionExtras, AttentionOptions
 from tests.references.problems import Problem, plain_problem, problems, relative_distance
@@ -38,6 +38,18 @@ def test_rows_without_a_visible_key_are_exactly_empty_backward_too(problem: Prob
         assert (grads.dq[b, n:] == 0).all()
         assert (grads.dk[b, m:] == 0).all()
         assert (grads.dv[b, m:] == 0).all()
+
+
+@given(problems())
+def test_forward_with_backward_equals_each_alone(problem: Problem) -> None:
+    asked = {**problem.asked, "dlse": problem.dlse}
+    result, grads = attention_with_gradients(*problem.operands, problem.dout, **asked)
+    alone = attention(*problem.operands, **problem.asked)
+    assert_array_equal(result.out, alone.out)
+    assert_array_equal(result.lse, alone.lse)
+    expected = attention_backward(*problem.operands, problem.dout, **asked)
+    for name in GRADIENTS:
+        assert_array_equal(getattr(grads, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(0, 3), (3, 0), (0, 0)])
