@@ -26,7 +26,10 @@ from kernels.cpu_backend.toolchain import Compiler, cuda_include_dir, find_compi
 
 T = TypeVar("T")
 
-COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-g1", "-fno-exceptions", "-fno-math-errno")
+COMMON_FLAGS = (
+    *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-g1", "-fno-exceptions", "-fno-math-errno"),
+    "-fno-strict-aliasing",  # kernels read a uint4 as halves through a cast, which nvcc allows
+)
 CHECKS_OF_BUILD: dict[Build, tuple[Checks, ...]] = {
     Build.FAST: (Checks.NOTHING,),
     Build.NOFMA: (Checks.NOTHING,),

@@ -73,8 +73,10 @@ def check_record_sizes(runtime: ctypes.CDLL) -> None:
     """Refuse a runtime whose structures differ from these."""
     for which, record in enumerate((LaunchRecord, FaultRecord, BufferRecord)):
         if runtime.simt_record_sizes(which) != ctypes.sizeof(record):
-            raise RuntimeError(f"{record.__name__} has {ctypes.sizeof(record)} bytes here, "
-                               f"{runtime.simt_record_sizes(which)} in the runtime")
+            raise RuntimeError(
+                f"{record.__name__} has {ctypes.sizeof(record)} bytes here, "
+                f"{runtime.simt_record_sizes(which)} in the runtime"
+            )
 
 
 def max_faults(runtime: ctypes.CDLL) -> int:

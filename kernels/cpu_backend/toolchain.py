@@ -68,9 +68,7 @@ def find_compiler() -> Compiler:
             return _describe((path,))
     if importlib.util.find_spec("ziglang"):
         return _describe((sys.executable, "-m", "ziglang", "c++"))
-    raise ToolchainError(
-        "no C++ compiler: set CXX, install the system package g++ or clang, or `pip install ziglang`"
-    )
+    raise ToolchainError("no C++ compiler: set CXX, install the system package g++ or clang, or `pip install ziglang`")
 
 
 def _describe(command: tuple[str, ...]) -> Compiler:

@@ -6,6 +6,8 @@
 
 namespace simt {
 
+Site copy_in_progress;
+
 namespace {
 
 Copy copies[kMaxThreads][kMaxCopies];
@@ -16,8 +18,10 @@ void complete(const Copy& copy) {
         if (copy.source_bytes) shadow_access(copy.source, static_cast<size_t>(copy.source_bytes), kRead, copy.site);
         shadow_access(copy.destination, static_cast<size_t>(copy.bytes), kWrite, copy.site);
     }
+    copy_in_progress = copy.site;
     std::memcpy(copy.destination, copy.source, static_cast<size_t>(copy.source_bytes));
     std::memset(copy.destination + copy.source_bytes, 0, static_cast<size_t>(copy.bytes - copy.source_bytes));
+    copy_in_progress = Site{};
 }
 
 }  // namespace

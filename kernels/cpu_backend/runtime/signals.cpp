@@ -84,7 +84,8 @@ bool run_guarded(void (*body)()) {
         armed = 0;
         return true;
     }
-    const Site site{nullptr, 0, caught_pc};
+    const Site site = copy_in_progress.file ? copy_in_progress : Site{nullptr, 0, caught_pc};
+    copy_in_progress = Site{};
     if (caught_signal == timer_signal)
         report(kTimeout, site, "the launch used more than %g s of processor time: an endless loop or a wait for "
                "another thread", launch->time_limit_s);

@@ -135,6 +135,7 @@ void exit_from_warp(const Fiber& fiber);
 [[noreturn]] void report_deadlock();
 
 // async_copy.cpp
+extern Site copy_in_progress;  // where the copy that is being completed was issued; no file between copies
 void check_copies_at_exit();
 
 // memory.cpp
