@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from numpy.testing import assert_array_equal
 
 from references.attention import attention
-from references.attention_backward import attention_backward
-from tests.references.problems import Problem, problems
+from references.attention_backward import attention_backward, attention_with_gradients
+from references.options import AttentionExtras
+from tests.references.problems import Problem, problems, relative_distance
 
 CUPY_HAS = frozenset(
     {"abs", "arange", "ascontiguousarray", "broadcast_to", "cosh", "exp", "float64", "full", "inf", "isfinite", "isnan"}
@@ -42,3 +44,27 @@ def test_a_namespace_that_has_only_cupy_names_suffices_backward_too(problem: Pro
 def test_every_name_exists_in_cupy() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is the optional extra of the GPU backends", exc_type=ImportError)
     assert sorted(name for name in CUPY_HAS if not hasattr(cupy, name)) == []
+
+
+@pytest.mark.gpu
+@settings(max_examples=50)
+@given(problem=problems())
+def test_cupy_gives_the_numbers_of_numpy_backward_too(problem: Problem) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is the optional extra of the GPU backends", exc_type=ImportError)
+    if not cupy.is_available():
+        pytest.skip("no NVIDIA GPU")
+    moved = {
+        field.name: cupy.asarray(value) if isinstance(value, np.ndarray) else value
+        for field in fields(problem.extras)
+        for value in [getattr(problem.extras, field.name)]
+    }
+    asked = {"options": problem.options, "extras": AttentionExtras(**moved), "xp": cupy}
+    q, k, v, dout, dlse = (cupy.asarray(x) for x in (*problem.operands, problem.dout, problem.dlse))
+    result, grads = attention_with_gradients(q, k, v, dout, **asked, dlse=dlse)
+    alone, expected = attention_with_gradients(*problem.operands, problem.dout, **problem.asked, dlse=problem.dlse)
+    # exp, tanh and the order of sums differ between the two libraries by a few roundings.
+    assert relative_distance(cupy.asnumpy(result.out), alone.out) < 1e-13
+    assert relative_distance(cupy.asnumpy(result.lse), alone.lse) < 1e-13
+    for name in ("dq", "dk", "dv", "dbias", "dsink"):
+        if getattr(expected, name) is not None:
+            assert relative_distance(cupy.asnumpy(getattr(grads, name)), getattr(expected, name)) < 1e-13, name

@@ -109,6 +109,14 @@ def test_infinities_of_both_signs_in_one_column_meet_as_nan() -> None:
     assert np.isfinite(out[0, :, 2:]).all()
 
 
+@pytest.mark.parametrize("mask", [None, np.array([[True, True, False]])])
+def test_a_row_that_sees_only_scores_of_minus_infinity_is_nan_and_not_empty(mask: Any) -> None:
+    q, k = np.full((1, 1, 1, 1), -np.inf), np.ones((1, 3, 1, 1))
+    got = attention(q, k, k, options=AttentionOptions(softmax_scale=1.0), extras=AttentionExtras(mask=mask))
+    assert np.isnan(got.out).all()
+    assert np.isnan(got.lse).all()
+
+
 def test_a_nan_bias_stays_in_its_row_backward_too() -> None:
     bias = np.zeros((5, 7))
     bias[2, 3] = np.nan
