@@ -103,14 +103,18 @@ def key_score(error: Float64, probs: Float64, values: Float64, out: Float64, bou
     Returns
     -------
     fp64 (keys,)
-        Self-normalised sums over heads and rows of P (e V^T - rowsum(e O)), e = w error: the derivative of the weighted
-        misfit with respect to each logit. The largest modulus names the key.
+        <error, a_j> / |a_j| in the metric of `weights`, summed over heads and rows, with a_j = P_j (V_j - O) what a
+        relative error of weight j does to out. Of unit variance for an honest kernel; the largest modulus names the key,
+        because <error, a_j> / |a_j| is largest where the error is parallel to a_j.
     """
-    weighted = error * weights(bound)
-    slope = probs * (weighted @ values.swapaxes(1, 2) - (weighted * out).sum(axis=-1, keepdims=True))
-    columns = slope.reshape(-1, slope.shape[-1])
-    norm = np.sqrt((columns**2).sum(axis=0))
-    scores: Float64 = np.where(norm > 0, columns.sum(axis=0) / np.where(norm > 0, norm, 1.0), 0.0)
+    weight = weights(bound)
+    across = values.swapaxes(1, 2)
+    product = probs * ((weight * error) @ across - (weight * error * out).sum(axis=-1, keepdims=True))
+    length = (
+        weight @ (across * across) - 2.0 * (weight * out) @ across + (weight * out * out).sum(axis=-1, keepdims=True)
+    )
+    norm = np.sqrt(np.maximum(probs**2 * length, 0.0).sum(axis=(0, 1)))
+    scores: Float64 = np.where(norm > 0, product.sum(axis=(0, 1)) / np.where(norm > 0, norm, 1.0), 0.0)
     return scores
 
 
