@@ -67,10 +67,7 @@ def scatter_pages(
     """
     _check_pages((npages, page_size, *padded.shape[2:]))
     table, lengths = _check_table(page_table, seqlens_k, npages, page_size)
-    if padded.shape[0] != len(lengths) or padded.shape[1] < max(lengths, default=0):
-        raise ValueError(
-            f"padded: shape {tuple(padded.shape)}, expected batch {len(lengths)}, seqlen >= {max(lengths)}"
-        )
+    _check_padded(padded, lengths)
     used = [page for row, n in zip(table, lengths, strict=True) for page in row[: -(-n // page_size)]]
     if len(set(used)) != len(used):
         raise ValueError(f"page_table: pages {sorted(used)}, expected each used page once")
@@ -80,6 +77,37 @@ def scatter_pages(
             count = min(page_size, length - start)
             pages[table[index][number], :count] = padded[index, start : start + count]
     return pages
+
+
+def add_to_pages(
+    padded: Array, page_table: Array, seqlens_k: Array, *, npages: int, page_size: int, xp: Any = numpy
+) -> Array:
+    """Gradient of pages from the gradient of padded keys or values: the adjoint of `gather_pages`.
+
+    Parameters
+    ----------
+    padded : float array, shape (batch, >= max(seqlens_k), nheads_kv, dim)
+    page_table, seqlens_k : see `gather_pages`; a page may serve several sequences, whose terms are added
+
+    Returns
+    -------
+    array, shape (npages, page_size, nheads_kv, dim), same dtype as padded; unused slots are zero
+    """
+    _check_pages((npages, page_size, *padded.shape[2:]))
+    table, lengths = _check_table(page_table, seqlens_k, npages, page_size)
+    _check_padded(padded, lengths)
+    pages = xp.zeros((npages, page_size, *padded.shape[2:]), dtype=padded.dtype)
+    for index, length in enumerate(lengths):
+        for number, start in enumerate(range(0, length, page_size)):
+            count = min(page_size, length - start)
+            pages[table[index][number], :count] += padded[index, start : start + count]
+    return pages
+
+
+def _check_padded(padded: Array, lengths: list[int]) -> None:
+    longest = max(lengths, default=0)
+    if padded.shape[0] != len(lengths) or padded.shape[1] < longest:
+        raise ValueError(f"padded: shape {tuple(padded.shape)}, expected batch {len(lengths)}, seqlen >= {longest}")
 
 
 def _check_pages(shape: tuple[int, ...]) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from references.paged import gather_pages, scatter_pages
+from references.paged import add_to_pages, gather_pages, scatter_pages
 
 
 @st.composite
@@ -54,6 +54,17 @@ def test_a_shared_page_serves_two_sequences() -> None:
     pages = np.arange(8.0).reshape(4, 2, 1, 1)
     got = gather_pages(pages, np.array([[3, 0], [3, 1]]), np.array([3, 4]))
     assert_array_equal(got[..., 0, 0], [[6, 7, 0, 0], [6, 7, 2, 3]])
+
+
+def test_adding_to_pages_is_the_adjoint_of_gathering_also_for_shared_pages_backward() -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    table, lengths = np.array([[3, 0, 9], [3, 1, 2]]), np.array([3, 5])
+    pages, padded = rng.standard_normal((4, 2, 2, 3)), rng.standard_normal((2, 6, 2, 3))
+    padded[0, 3:] = padded[1, 5:] = np.nan
+    gathered = gather_pages(pages, table, lengths)
+    added = add_to_pages(padded, table, lengths, npages=4, page_size=2)
+    seen = np.nan_to_num(padded[:, :5], nan=0.0)
+    assert abs(np.sum(gathered * seen) - np.sum(pages * added)) < 1e-13
 
 
 @pytest.mark.parametrize(
