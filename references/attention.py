@@ -57,9 +57,11 @@ def attention(
     Notes
     -----
     S = softcap(scale * Q K^T) + bias;  L_i = log(sum_j exp(S_ij) + exp(sink));  O_i = sum_j Z_ij exp(S_ij - L_i) V_j,
-    j over the visible keys and Z the dropout factors. A NaN or an infinity in V reaches every row that
-    may attend to it, as the IEEE sum would have it, and no other row. So does a NaN in Q or K. An infinity there follows
-    IEEE too: a score of -inf is a weight of 0, +inf makes the row NaN, and softcap turns either into a finite score.
+    j over the visible keys and Z the dropout factors.
+
+    A NaN, and an infinity in V, reaches every row that may attend to it, as the IEEE sum would have it, and no other
+    row. An infinity in Q or K follows IEEE too: a score of -inf is a weight of 0, one of +inf makes the row NaN, and
+    softcap turns either into a finite score.
 
     References
     ----------
