@@ -125,15 +125,14 @@ def _load_npz(path: str, content: bytes) -> dict[str, Array]:
 def _load_safetensors(path: str, content: bytes) -> dict[str, Array]:
     if importlib.util.find_spec("safetensors") is None:
         raise UsageError(f"capture={path!r}: expected safetensors to be installed, it comes with the extra `report`")
-    from safetensors import SafetensorError, deserialize
-
+    safetensors = importlib.import_module("safetensors")
     try:
-        entries = deserialize(content)
+        entries = safetensors.deserialize(content)
         return {
             name: np.frombuffer(entry["data"], dtype=SAFETENSORS_DTYPES[entry["dtype"]]).reshape(entry["shape"])
             for name, entry in entries
         }
-    except (SafetensorError, KeyError) as error:
+    except (safetensors.SafetensorError, KeyError) as error:
         raise UsageError(
             f"capture={path!r}: expected a safetensors file of fp32, fp16, bf16 or bool tensors"
         ) from error

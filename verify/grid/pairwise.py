@@ -30,7 +30,7 @@ from verify.grid.traps import Spec
 
 T = TypeVar("T")
 
-TRIES = 48
+TRIES = 32
 """Specs sampled for each one taken."""
 DTYPE_WEIGHT = 16
 """Weight of a pair with a dtype in it, beside 1 of the others."""

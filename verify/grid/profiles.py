@@ -8,14 +8,14 @@ from typing import Any
 
 from verify.case import Case, Recipe, features
 from verify.errors import require
-from verify.grid.axes import GRID_RECIPES, make_problem
+from verify.grid.axes import GRID_RECIPES, MASKS, SCORES, layouts_for, make_problem, mask_fields, score_fields
 from verify.grid.pairwise import LARGE, MEDIUM, SMALL, Sampler, cover, spec_pairs
 from verify.grid.traps import NORMAL, Spec, trap_specs
 
 PROFILES = ("quick", "full", "nightly")
 
-QUICK_CASES = 148
-FULL_SMALL, FULL_MEDIUM, FULL_LARGE = 680, 130, 40
+QUICK_CASES = 168
+FULL_SMALL, FULL_MEDIUM, FULL_LARGE = 660, 130, 40
 """Cases that `full` adds to quick, by size."""
 NIGHTLY_RANDOM = 300
 """Cases of `nightly` whose problems change with the seed."""
@@ -49,6 +49,7 @@ def profile_cases(profile: str, *, seed: int) -> tuple[Case, ...]:
 def _quick() -> tuple[Spec, ...]:
     specs = trap_specs()
     specs += list(_recipe_sweep(specs))
+    specs += list(_feature_sweep(specs))
     covered = {pair for spec in specs for pair in spec_pairs(spec)}
     sampler = Sampler(_STRUCTURE_SEED, SMALL)
     return (*specs, *cover(covered, QUICK_CASES - len(specs), sampler.spec))
@@ -70,6 +71,21 @@ def _recipe_sweep(specs: Sequence[Spec]) -> Iterator[Spec]:
                 met.add((dtype, recipe.name))
                 yield make_problem(dtype=dtype, **shapes[turn % len(shapes)]), recipe
                 turn += 1
+
+
+def _feature_sweep(specs: Sequence[Spec]) -> Iterator[Spec]:
+    """One feature at a time, for each dtype that has not met it: candidates that take few features take these."""
+    covered = {pair for spec in specs for pair in spec_pairs(spec)}
+    for dtype in ("fp32", "fp16", "bf16"):
+        single = [(("mask", mask), mask_fields(mask)) for mask in MASKS]
+        single += [(("score", score), score_fields((score,))) for score in SCORES]
+        single += [(("layout", layout), {"layout": layout}) for layout in layouts_for("plain", 1, False, True)]
+        for property_, fields in single:
+            if (("dtype", dtype), property_) not in covered:
+                yield (
+                    make_problem(dtype=dtype, batch=2, seqlen_q=33, seqlen_k=65, nheads=2, head_dim=72, **fields),
+                    NORMAL,
+                )
 
 
 @cache

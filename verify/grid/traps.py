@@ -36,6 +36,7 @@ def _value_traps() -> Iterator[Spec]:
     for dtype in _DTYPES:
         for recipe, head_dim in recipes:
             yield _spec(recipe, 33, 65, head_dim, dtype=dtype, nheads=2)
+    yield _spec(Recipe.of("logits", max=10.0), 33, 100, 80, dtype="fp16", nheads=2)
     yield _spec(Recipe.of("logits", max=10000.0), 33, 100, 80, dtype="fp32")
     yield _spec(Recipe.of("logits", max=10000.0), 33, 100, 80, dtype="bf16")
     # Ties of the maximum with v of one sign bias a bf16 output (Qiu and Yao 2025, arXiv 2510.04212).
@@ -108,7 +109,8 @@ def _head_traps() -> Iterator[Spec]:
 
 def _memory_traps() -> Iterator[Spec]:
     yield _spec(NORMAL, 17, 33, dtype="fp32", batch=2, nheads=2, layout="broadcast", pattern="boolean")
-    yield _spec(NORMAL, 33, 33, dtype="fp16", batch=2, nheads=2, layout="packed_qkv", causal=True)
+    for dtype in _DTYPES:
+        yield _spec(NORMAL, 33, 33, dtype=dtype, batch=2, nheads=2, layout="packed_qkv", causal=True)
     yield _spec(NORMAL, 33, 65, dtype="bf16", batch=2, nheads=4, nheads_kv=2, layout="sliced", causal=True)
     yield _spec(NORMAL, 33, 65, dtype="fp16", batch=2, nheads=2, layout="bhsd")
     yield _spec(NORMAL, 17, 33, dtype="fp32", nheads=2, layout="offset")
