@@ -32,7 +32,7 @@ class Expected:
     tensor: str
     values: Float64
     bound: Float64
-    """Largest accepted |got - expected|, same shape; inf = not checkable."""
+    """Largest accepted |got - expected|, same shape; inf = not checkable, any value is within the contract."""
     form: FloatFormat
     tile: tuple[int, int] = (0, 0)
     """Rows and columns of the declared tile; 0 = unknown."""
@@ -58,7 +58,8 @@ def compare(got: NDArray[Any], expected: Expected) -> Comparison:
     if got.shape != expected.values.shape:
         return _empty(expected, dtype_ok=dtype_ok)
     values = np.asarray(got).astype(np.float64)
-    special = compare_special_values(values, expected.values, _overflow_allowed(expected))
+    unchecked = np.isposinf(expected.bound)
+    special = compare_special_values(values, expected.values, _overflow_allowed(expected), unchecked)
     ratio, ok = _bound_ratio(values, expected, special.finite)
     wrong = ~ok | special.mismatch
     finite = special.finite

@@ -63,8 +63,11 @@ def constant_factor(got: Float64, expected: Float64, wrong: Bools) -> float | No
     usable = wrong & np.isfinite(got) & np.isfinite(expected) & (expected != 0)
     if np.count_nonzero(usable) < 4:
         return None
-    ratio = got[usable] / expected[usable]
+    with np.errstate(over="ignore"):
+        ratio = got[usable] / expected[usable]
     middle = float(np.median(ratio))
+    if not np.isfinite(middle):
+        return None
     spread = float(np.median(np.abs(ratio - middle)))
     return middle if middle != 0 and spread < 0.01 * abs(middle) and abs(middle - 1) > 0.002 else None
 

@@ -18,11 +18,12 @@ STYLES = {Status.PASS: "green", Status.UNSUPPORTED: "dim", Status.POWERLESS: "ye
 def matrix(records: Sequence[Record]) -> Table:
     """Candidates x checks: passed/judged, failures in red, worst error over bound below."""
     checks = list(dict.fromkeys(f.check for r in records for f in r.verdict.findings if f.check != "capabilities"))
-    table = Table(title="cases right / judged, and the worst error/bound", title_justify="left")
+    table = Table(title="cases right / judged, worst error/bound", title_justify="left", box=None)
+    table.padding, table.collapse_padding, table.pad_edge = (0, 1, 0, 0), True, False
     table.add_column("candidate", no_wrap=True)
     for check in checks:
-        table.add_column(check, justify="right")
-    table.add_column("skipped", justify="right")
+        table.add_column(check, justify="right", no_wrap=True)
+    table.add_column("skipped", justify="right", no_wrap=True)
     for name in dict.fromkeys(record.candidate for record in records):
         mine = [record for record in records if record.candidate == name]
         skipped = sum(record.verdict.status is Status.UNSUPPORTED for record in mine)
@@ -37,7 +38,7 @@ def _cell(findings: Sequence[Finding]) -> Text:
         return Text("-", style="dim")
     failed = sum(finding.status.is_failure for finding in judged)
     ratios = [c.max_bound_ratio for f in judged for c in f.comparisons if c.n_total]
-    worst = f"  {max(ratios):.2g}" if ratios else ""
+    worst = f"\n{max(ratios):.2g}" if ratios else ""
     return Text(f"{len(judged) - failed}/{len(judged)}{worst}", style="bold red" if failed else "green")
 
 

@@ -1,0 +1,93 @@
+"""What a person types: exit codes, one-line errors, JSON on stdout, nothing half-written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+CASE = "attn1:b=1,sq=3,sk=5,h=2,d=8,dtype=fp32,recipe=normal,seed=1"
+
+
+def _verify(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "verify", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--candidate", "nonsense"], "candidate='nonsense': expected one of"),
+        (["run", "--checks", "nonsense"], "checks='nonsense': expected one of"),
+        (["run", "--jobs", "0"], "jobs=0: expected an integer >= 1"),
+        (["run", "--seed", "-1"], "seed=-1: expected an integer in"),
+        (["run", "--device", "gpu", "--candidate", "numpy_tiled"], "device='gpu': expected a machine with a GPU"),
+        (["run", "-k", "no such case"], "k='no such case': expected text that occurs"),
+        (["run", "--capture", "missing.npz"], "missing.npz"),
+        (["run", "--profile", "nonsense"], "'nonsense' is not one of"),
+        (["repro", "attn1:b=2,h=3,hkv=2", "--candidate", "numpy_tiled"], "nheads=3: expected a multiple of nheads_kv=2"),
+        (["repro", "attn1:b=x", "--candidate", "numpy_tiled"], "expected a value of batch"),
+        (["repro", "b=2", "--candidate", "numpy_tiled"], "expected text that starts with 'attn1:'"),
+        (["repro", CASE.replace("fp32", "fp8"), "--candidate", "numpy_tiled"], "dtype='fp8': expected one of"),
+        (["repro", CASE.replace("normal", "nonsense"), "--candidate", "numpy_tiled"], "nonsense"),
+    ],
+    ids=lambda value: "-".join(value[:3]) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_bad_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = _verify(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.rglob("index.html"))
+
+
+def test_unwritable_out_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = _verify("run", "--candidate", "numpy_tiled", "--out", "file/x", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "expected a writable directory" in result.stderr
+
+
+def test_right_candidate_exits_0_and_prints_one_json_document(tmp_path: Path) -> None:
+    result = _verify("run", "--candidate", "numpy_tiled", "-k", "normal", "--jobs", "1", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert set(summary["totals"]) <= {"PASS", "UNSUPPORTED", "POWERLESS"}
+    assert Path(tmp_path / summary["report"]).exists()
+
+
+def test_wrong_candidate_exits_1_and_names_its_cases(tmp_path: Path) -> None:
+    result = _verify("--candidate", "impostor:zeros", "-k", "normal", "--jobs", "2", "--json", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    finding = json.loads(result.stdout)["findings"][0]
+    assert finding["case_id"] in finding["repro"]
+
+
+def test_repro_of_a_failure_shows_the_case_and_saves_a_bundle(tmp_path: Path) -> None:
+    result = _verify("repro", CASE, "--candidate", "impostor:scale_1pct", "--save", "case.npz", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert "NUMERICAL" in result.stdout
+    assert CASE in result.stdout
+    with np.load(tmp_path / "case.npz") as bundle:
+        error = np.abs(bundle["got_lse"] - bundle["expected_lse"])
+        assert (error > bundle["bound_lse"]).any()
+
+
+def test_list_names_candidates_checks_and_recipes(tmp_path: Path) -> None:
+    result = _verify("list", "--json", cwd=tmp_path)
+    listed = {kind: {row["name"] for row in rows} for kind, rows in json.loads(result.stdout).items()}
+    assert {"torch_flash", "torch_math", "torch_flex", "numpy_tiled"} <= listed["candidates"]
+    assert {"forward", "lse", "backward"} <= listed["checks"]
+    assert len(listed["recipes"]) >= 16
+
+
+def test_doctor_says_what_is_there(tmp_path: Path) -> None:
+    result = _verify("doctor", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "kernels" in result.stdout
