@@ -57,6 +57,12 @@ def test_nan_payloads_survive(session: Session, act: Act) -> None:
     assert got["same"].tobytes() == call.arrays["q"].tobytes()
 
 
+def test_unwritten_memory_is_no_zero_and_no_earlier_answer(worker_session: ProcessSession, act: Act) -> None:
+    for _ in range(2):
+        got = _ran(worker_session.call(act("leave_unwritten"))).outputs
+        assert {bytes(set(array.tobytes())) for array in got.values()} == {b"\x7f"}
+
+
 def test_route_and_names_arrive(session: Session, act: Act, hostile: Any) -> None:
     assert _ran(session.call(act("print_garbage"))).route == hostile.ROUTE
 

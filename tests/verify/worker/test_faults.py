@@ -63,7 +63,9 @@ def test_fatal_act_is_named(
 def test_endless_act_is_a_hang(name: str, hasty_session: ProcessSession, act: Act, assert_honest: Check) -> None:
     outcome = hasty_session.call(act(name))
     assert outcome.status is Status.HANG, outcome
-    assert 1e3 <= outcome.duration_ms < 5e3
+    assert 1e3 <= outcome.duration_ms < 10e3
+    # the stack comes from a signal handler in C; one act has disarmed it
+    assert (f"in {name}" in outcome.traceback) == (name != "ignore_signals_and_sleep")
     assert_honest(hasty_session)
 
 
@@ -113,9 +115,8 @@ def test_traceback_begins_in_the_candidate(session: Session, act: Act) -> None:
     assert "verify/worker/" not in text.replace("tests/verify/worker/", "")
 
 
-@pytest.mark.parametrize("name", ["segfault", "loop_in_c"])
-def test_stack_of_a_dead_worker_names_the_act(name: str, hasty_session: ProcessSession, act: Act) -> None:
-    assert f"in {name}" in hasty_session.call(act(name)).traceback
+def test_stack_of_a_crashed_worker_names_the_act(worker_session: ProcessSession, act: Act) -> None:
+    assert "in segfault" in worker_session.call(act("segfault")).traceback
 
 
 def test_reply_of_an_earlier_call_is_not_taken(worker_session: ProcessSession, act: Act, assert_honest: Check) -> None:

@@ -138,7 +138,7 @@ def test_start_is_tried_twice_not_for_every_call(tmp_path: Path, monkeypatch: py
 
 
 def test_start_up_is_not_charged_to_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Act) -> None:
-    (tmp_path / "slow.py").write_text("import time; time.sleep(1.5)\nfrom hostile_candidates import hostile")
+    (tmp_path / "slow.py").write_text("import time; time.sleep(1.2)\nfrom hostile_candidates import hostile")
     monkeypatch.syspath_prepend(str(tmp_path))
     with ProcessSession("slow:hostile", timeout_s=1.0) as session:
         outcome = session.call(act("print_garbage"))
