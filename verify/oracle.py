@@ -84,7 +84,7 @@ def _ragged(
     backward: bool,
 ) -> Reference:
     q, k, v = (arrays[name] for name in ("q", "k", "v"))
-    lengths = {name: arrays[name] for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    lengths: dict[str, Any] = {name: arrays[name] for name in ("cu_seqlens_q", "cu_seqlens_k")}
     result = attention_varlen(q, k, v, **lengths, options=options, extras=extras)
     outputs = {"out": result.out, "lse": result.lse}
     if backward:

@@ -37,7 +37,9 @@ HANGING = ("BARRIER_DIVERGENCE", "WARP_DIVERGENCE", "DEADLOCK", "TIMEOUT")
 class Machine(Protocol):
     """Where a kernel runs: moves the arrays of a call there and back."""
 
-    backend: Backend
+    @property
+    def backend(self) -> Backend:
+        """Compiles and launches."""
 
     def place(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """The arrays on the machine, with their strides."""

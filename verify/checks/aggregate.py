@@ -7,7 +7,7 @@ import numpy as np
 from verify.checks.base import Check
 from verify.checks.case_run import CaseRun
 from verify.dtypes import name_of
-from verify.tolerance import aggregates
+from verify.tolerance import Bound, aggregates
 from verify.verdict import Finding, Status
 
 NAME = "aggregate"
@@ -41,7 +41,7 @@ def _aggregate(run: CaseRun) -> Finding:
     return Finding(check=NAME, status=Status.NUMERICAL if reasons else Status.PASS, reasons=tuple(reasons))
 
 
-def _judge(name: str, error: np.ndarray, reference: np.ndarray, bound: aggregates.Bound) -> list[str]:
+def _judge(name: str, error: np.ndarray, reference: np.ndarray, bound: Bound) -> list[str]:
     gain = aggregates.gain_score(error, reference, bound)
     ratio = aggregates.rms_ratio(error, bound)
     reasons = []

@@ -91,7 +91,7 @@ def choose_candidates(names: tuple[str, ...], console: Console) -> tuple[str, ..
 def choose_cases(profile: str, select: str, capture: Path | None, seed: int) -> tuple[Case, ...]:
     """Cases of the profile or of a capture file, filtered by text in label or id."""
     require(0 <= seed < 2**63, "seed", seed, "an integer in [0, 2^63)")
-    cases = capture_cases(capture) if capture is not None else profile_cases(profile, seed=seed)
+    cases = capture_cases(str(capture)) if capture is not None else profile_cases(profile, seed=seed)
     chosen = tuple(case for case in cases if select in case.label or select in case.case_id)
     require(bool(chosen), "k", select, f"text that occurs in one of the {len(cases)} cases")
     return chosen
