@@ -27,6 +27,8 @@ class Buffer:
     writable: bool
     initialised: bool
     """Whether reading it before the kernel has written it is allowed."""
+    owner: object = dataclasses.field(default=None, repr=False, compare=False)
+    """Whatever has to stay alive for the memory to be there."""
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -87,4 +89,4 @@ def guarded_array(
     array: np.ndarray = np.ndarray(shape, item, buffer=memoryview(raw))
     if fill is not None:
         array[...] = fill
-    return array, Buffer(name, memory.address, nbytes, writable, fill is not None)
+    return array, Buffer(name, memory.address, nbytes, writable, fill is not None, owner=memory)

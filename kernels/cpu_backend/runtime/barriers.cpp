@@ -41,6 +41,7 @@ void release(int id) {
     if (launch->checks == kMemory && barrier.whole_block) shadow_full_barrier();
     for (int i = 0; i < thread_count; i++) {
         Fiber& fiber = fibers[i];
+        fiber.arrived &= ~(1u << id);
         if (fiber.state != kAtBarrier || fiber.barrier != id) continue;
         if (launch->checks == kMemory && !barrier.whole_block) shadow_acquire_from_barrier(id, i);
         fiber.barrier_result = reduced(barrier, fiber.barrier_result);
@@ -63,6 +64,11 @@ bool arrive(int id, int count, int predicate, Where where) {
                barrier.expected, count);
         abandon_block();
     }
+    if (self().arrived >> id & 1) {
+        report(kBarrierDivergence, site_of(where), "thread %d arrives twice at barrier %d in one round", current, id);
+        abandon_block();
+    }
+    self().arrived |= 1u << id;
     barrier.arrived++;
     barrier.votes_or |= predicate;
     barrier.votes_and &= predicate;

@@ -8,6 +8,8 @@
 
 namespace simt {
 
+uintptr_t last_access_pc;
+
 namespace {
 
 // Layouts that compilers emit for -fsanitize=undefined: every data block starts with the source location.
@@ -18,8 +20,8 @@ struct SanitizerData {
 
 inline void instrumented(const void* address, size_t bytes, int access, const void* return_address) {
     if (!launch) return;  // static initialisers of a kernel's image
-    const Site site{nullptr, 0, reinterpret_cast<uintptr_t>(return_address) - 1};
-    check_access(reinterpret_cast<uintptr_t>(address), bytes, access, compact(site));
+    last_access_pc = reinterpret_cast<uintptr_t>(return_address) - 1;
+    check_access(reinterpret_cast<uintptr_t>(address), bytes, access, compact(Site{nullptr, 0, last_access_pc}));
 }
 
 void undefined(FaultKind kind, const void* data, const void* return_address, const char* message, bool fatal) {
@@ -33,11 +35,11 @@ void undefined(FaultKind kind, const void* data, const void* return_address, con
 // Reads of local variables (-fsanitize=kernel-address calls back for them, thread does not): memory that still holds the
 // poison was never written.
 void check_local_read(const void* address, size_t bytes, const void* return_address) {
+    last_access_pc = reinterpret_cast<uintptr_t>(return_address) - 1;
     if (!launch || bytes < sizeof kStackPoison || !address_in_stacks(reinterpret_cast<uintptr_t>(address))) return;
     const auto* words = static_cast<const uint16_t*>(address);
     if (std::any_of(words, words + bytes / sizeof *words, [](uint16_t word) { return word != kStackPoison; })) return;
-    report(kUninitialised, Site{nullptr, 0, reinterpret_cast<uintptr_t>(return_address) - 1},
-           "reads a local variable that nothing has written");
+    report(kUninitialised, Site{nullptr, 0, last_access_pc}, "reads a local variable that nothing has written");
 }
 
 }  // namespace

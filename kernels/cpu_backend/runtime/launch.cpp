@@ -1,6 +1,4 @@
 // The launch loop: blocks one after another, in the order that the schedule asks for.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -46,6 +44,8 @@ SIMT_API void simt_launch(simt::LaunchRecord* record) {
     launch = record;
     launch->fault_count = 0;
     launch->accesses = 0;
+    last_access_pc = 0;
+    kernel_image = image_of(reinterpret_cast<uintptr_t>(launch->entry));
     gridDim = launch->grid;
     blockDim = launch->block;
     seed_scheduler(launch->seed);
@@ -65,10 +65,4 @@ SIMT_API unsigned simt_record_sizes(int which) {
     constexpr unsigned sizes[] = {sizeof(LaunchRecord), sizeof(FaultRecord), sizeof(BufferRecord), kMaxFaults,
                                   kSharedLimit, kMaxThreads};
     return sizes[which];
-}
-
-// Load address of the shared object that holds a function.
-SIMT_API uintptr_t simt_image_base(const void* function) {
-    Dl_info information{};
-    return dladdr(function, &information) ? reinterpret_cast<uintptr_t>(information.dli_fbase) : 0;
 }

@@ -1,8 +1,6 @@
 // Checks of every memory access in a checked run: bounds, read-only buffers, uninitialised and in-flight data, races.
 #include "shadow.h"
 
-#include <dlfcn.h>
-#include <link.h>
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -21,10 +19,7 @@ Cell* shared_cells;
 std::vector<Cell*> buffer_cells;  // null for read-only buffers
 int recent_buffer;
 
-struct Image {
-    uintptr_t base, first, last;
-};
-Image kernel_image, runtime_image;
+Image runtime_image;
 
 Cell* map_cells(size_t bytes) {
     void* map = mmap(nullptr, (bytes / kCellBytes + 2) * sizeof(Cell), PROT_READ | PROT_WRITE,
@@ -35,31 +30,6 @@ Cell* map_cells(size_t bytes) {
     }
     return static_cast<Cell*>(map);
 }
-
-struct ImageQuery {
-    uintptr_t address;
-    Image image;
-};
-int find_image(dl_phdr_info* info, size_t, void* data) {
-    auto* query = static_cast<ImageQuery*>(data);
-    uintptr_t first = ~uintptr_t{0}, last = 0;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const auto& header = info->dlpi_phdr[i];
-        if (header.p_type != PT_LOAD) continue;
-        const uintptr_t start = info->dlpi_addr + header.p_vaddr;
-        first = start < first ? start : first;
-        last = start + header.p_memsz > last ? start + header.p_memsz : last;
-    }
-    if (query->address < first || query->address >= last) return 0;
-    query->image = {info->dlpi_addr, first, last};
-    return 1;
-}
-Image image_of(uintptr_t address) {
-    ImageQuery query{address, {}};
-    dl_iterate_phdr(find_image, &query);
-    return query.image;
-}
-bool inside(const Image& image, uintptr_t address) { return address - image.first < image.last - image.first; }
 
 FaultRecord* report_at(FaultKind kind, CompactSite site, const MemoryRange& range, size_t offset, const char* message) {
     FaultRecord* fault = report(kind, expand(site), "%s", message);
@@ -242,7 +212,7 @@ void check_access(uintptr_t address, size_t bytes, int access, CompactSite site)
         check_cells({shared_cells, -1, offset, false}, bytes, access, site);
         return;
     }
-    if (address_in_stacks(address) || inside(kernel_image, address) || inside(runtime_image, address)) return;
+    if (address_in_stacks(address) || kernel_image.holds(address) || runtime_image.holds(address)) return;
     launch->accesses++;
     MemoryRange range;
     if (!find_buffer(address, &range)) report_out_of_bounds(address, bytes, access, site);
@@ -260,7 +230,6 @@ void shadow_set_in_flight(const void* address, size_t bytes, bool in_flight) {
 
 void shadow_begin_launch() {
     if (!shared_cells) shared_cells = map_cells(kSharedLimit);
-    kernel_image = image_of(reinterpret_cast<uintptr_t>(launch->entry));
     runtime_image = image_of(reinterpret_cast<uintptr_t>(&shadow_begin_launch));
     for (Where& entry : site_table) entry = Where{};
     recent_buffer = 0;

@@ -57,6 +57,14 @@ void handle(int signal_number, siginfo_t* info, void* context) {
     siglongjmp(back_to_launcher, 1);
 }
 
+// The best known place: the signal may have come in the runtime or in a library on behalf of the kernel.
+Site place_of_signal() {
+    if (kernel_image.holds(caught_pc)) return {nullptr, 0, caught_pc};
+    const Site place = copy_in_progress.file ? copy_in_progress : Site{nullptr, 0, last_access_pc};
+    copy_in_progress = Site{};
+    return place;
+}
+
 void report_memory_fault(Site site) {
     if (!address_is_known) {
         report(kMisaligned, site, "a vector access to an address that is not a multiple of its size, or a wild pointer");
@@ -84,8 +92,7 @@ bool run_guarded(void (*body)()) {
         armed = 0;
         return true;
     }
-    const Site site = copy_in_progress.file ? copy_in_progress : Site{nullptr, 0, caught_pc};
-    copy_in_progress = Site{};
+    const Site site = place_of_signal();
     if (caught_signal == timer_signal)
         report(kTimeout, site, "the launch used more than %g s of processor time: an endless loop or a wait for "
                "another thread", launch->time_limit_s);

@@ -94,6 +94,7 @@ struct Fiber {
     Where where;
     // barrier
     int barrier, barrier_result;
+    unsigned arrived;  // bit i: has arrived at barrier i, which is not complete yet
     // warp operation
     unsigned mask;
     const WarpOp* op;
@@ -133,6 +134,17 @@ int first_line_at_barrier(Where* where);
 void reset_warps();
 void exit_from_warp(const Fiber& fiber);
 [[noreturn]] void report_deadlock();
+
+// instrumentation.cpp
+extern uintptr_t last_access_pc;  // instruction of the latest instrumented access, 0 at the start of a launch
+
+// image.cpp
+struct Image {  // a shared object in memory
+    uintptr_t base, first, last;
+    bool holds(uintptr_t address) const { return address - first < last - first; }
+};
+Image image_of(uintptr_t address);
+extern Image kernel_image;  // of the launch
 
 // async_copy.cpp
 extern Site copy_in_progress;  // where the copy that is being completed was issued; no file between copies
