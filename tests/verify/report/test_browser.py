@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import shutil
 import subprocess
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from verify.record import Record
 from verify.report import replay_command, write_report
-from verify.verdict import Finding, Status
+from verify.verdict import Comparison, Finding, Status
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
@@ -142,6 +143,27 @@ def test_a_matrix_cell_filters_the_table_to_the_cases_that_it_counts(shown: tupl
     assert page.count() == failed > 0
 
 
+@pytest.mark.parametrize(("by", "columns"), [("check", 3), ("dtype", 3), ("feature", 6), ("recipe", 3), ("tensor", 5)])
+def test_every_cell_of_each_matrix_counts_the_cases_that_it_shows(
+    shown: tuple[Page, list[Record]], by: str, columns: int
+) -> None:
+    page, _ = shown
+    page.choose("#matrix-by", by)
+    cells = page.run(
+        "return [...document.querySelectorAll('#matrix-table button')].map((cell) => {"
+        "  const sum = (kind) => Number((cell.querySelector('.counts ' + kind) || {textContent: ''})"
+        "    .textContent.replace(/[^0-9]/g, ''));"
+        "  const count = () => parseInt(document.getElementById('count').textContent);"
+        "  cell.click(); const all = count();"
+        "  const status = document.querySelector('[name=status]');"
+        "  status.value = '*fail'; status.dispatchEvent(new Event('input'));"
+        "  return [['.pass', '.fail', '.skip', '.powerless'].map(sum), all, count()]; })"
+    )
+    assert len(cells) == 4 * columns  # four candidates
+    assert all(sum(counts) == shown_in_all for counts, shown_in_all, _ in cells)
+    assert by == "tensor" or all(counts[1] == failing for counts, _, failing in cells)
+
+
 def test_typed_words_must_all_occur_and_reset_brings_every_case_back(shown: tuple[Page, list[Record]]) -> None:
     page, records = shown
     page.write("[name=text]", "TILED window")
@@ -188,11 +210,38 @@ def test_each_kind_of_failure_shows_its_cases_and_together_they_are_all(shown: t
     assert seen == sum(record.verdict.status.is_failure for record in records) > 0
 
 
-def test_the_cells_of_the_fixed_limits_table_count_every_comparison(shown: tuple[Page, list[Record]]) -> None:
+def test_the_fixed_limits_table_sets_both_verdicts_on_every_comparison_side_by_side(
+    shown: tuple[Page, list[Record]],
+) -> None:
     page, records = shown
     page.wait("return document.querySelector('#limits-table button')")
-    cells = page.run("return [...document.querySelectorAll('#limits-table button')].map((b) => Number(b.textContent))")
-    assert sum(cells) == sum(len(f.comparisons) for r in records for f in r.verdict.findings)
+    script = "return [...document.querySelectorAll(arguments[0])].map((b) => Number(b.textContent))"
+    compared = [c for r in records for f in r.verdict.findings for c in f.comparisons]
+    for name, bound, fixed in (
+        ("both_accept", True, True),
+        ("fixed_rejects", True, False),
+        ("bound_rejects", False, True),
+        ("both_reject", False, False),
+    ):
+        expected = sum(c.accepted is bound and c.fixed_limits_ok is fixed for c in compared)
+        assert sum(page.run(script, f"#limits-table button[data-limits={name}]")) == expected > 0
+
+
+def test_zero_infinity_and_nan_stand_at_the_ends_of_a_distribution(
+    page: Page, tmp_path: Path, make_record: Callable[..., Record], make_comparison: Callable[..., Comparison]
+) -> None:
+    ratios = (0.0, 0.01, 0.5, 0.5, 20.0, math.inf, math.nan)
+    findings = [
+        Finding(check="f", status=Status.NUMERICAL, comparisons=(make_comparison("out", ratio),)) for ratio in ratios
+    ]
+    records = [make_record("attn1:x", "mine", [finding]) for finding in findings]
+    page.open(write_report(records, tmp_path, title="Ends", command="run").html)
+    bars = page.run(
+        "return [...document.querySelectorAll('#plot-candidate g[data-count]')]"
+        ".map((g) => [Number(g.firstChild.nextSibling.getAttribute('x')), Number(g.dataset.count)])"
+    )
+    assert [count for _, count in sorted(bars)] == [1, 1, 2, 1, 2]
+    assert all(0 <= left < 600 for left, _ in bars)
 
 
 def test_every_compared_case_is_in_one_bar_of_each_distribution(shown: tuple[Page, list[Record]]) -> None:
