@@ -89,7 +89,9 @@ class TorchSdpa:
         keep, is_causal = _keep(call, has_bias=bias is not None)
         mask = bias if keep is None else to_tensor(keep)
         if bias is not None and keep is not None:
-            mask = bias.masked_fill(~mask, float("-inf"))
+            # In fp32, so that a shared bias has its gradient summed as torch sums it without the mask: rounded once.
+            wide = bias.float() if bias.requires_grad else bias
+            mask = wide.masked_fill(~mask, float("-inf"))
         with heard_warnings() as heard, sdpa_kernel(getattr(SDPBackend, self._backend)), OperatorLog() as log:
             try:
                 out = scaled_dot_product_attention(

@@ -120,3 +120,12 @@ def test_flash_lse_shows_the_declared_exponential(dtype: str, low: float, high: 
     lse = ask(load("torch_flash"), problem, arrays, backward=False).outputs["lse"].astype(float)
     exact = np.log1p(15 * np.exp(-np.arange(64) / 64))
     assert low <= np.abs(lse - exact).max() * 2.0**23 <= high
+
+
+def test_the_gradient_of_a_shared_bias_is_rounded_once_beside_a_mask() -> None:
+    problem = problem_of("bf16", bias="additive", bias_broadcast=(True, True), pattern="boolean", nheads=6, nheads_kv=2)
+    arrays = arrays_of(problem)
+    dbias = ask(load("torch_math"), problem, arrays).outputs["dbias"].astype(float)
+    exact = plain_attention(problem, arrays)["dbias"]
+    # Half an ulp of bf16 and the fp32 sums of 12 heads; twelve roundings to bf16 would show where the sum cancels.
+    assert (np.abs(dbias - exact) <= 2.0**-8 * np.abs(exact) + 12 * 26 * 2.0**-24).all()

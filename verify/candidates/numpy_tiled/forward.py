@@ -80,7 +80,9 @@ class _RowTile:
         self.total = self.total * alpha + (rounded if a.sum_rounded_probs else weights).sum(axis=-1)
         self._accumulator = self._accumulator * alpha[..., None] + self._weighted_values(rounded, tile.keep, keys)
         if a.rounds_out_per_tile:
-            self._accumulator = round_to(self._accumulator, self._scheme.out_format)
+            # What is stored between tiles is the normalised out, as in FlashAttention-1.
+            stored = round_to(self._accumulator * reciprocal(self.total)[..., None], self._scheme.out_format)
+            self._accumulator = stored * np.where(self.total == 0, np.float32(1), self.total)[..., None]
 
     def finish(self) -> F32:
         """Normalised accumulator; `maximum` becomes natural, and both it and `total` take in the sink."""

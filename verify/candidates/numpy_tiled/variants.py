@@ -70,9 +70,16 @@ def _lazy(scheme: Scheme) -> Scheme:
     return replace(with_arithmetic(scheme, argmax_exact=False), rescale_threshold=8.0)
 
 
-def _grad_rounding(scheme: Scheme) -> Scheme:
+def _round_per_tile(scheme: Scheme) -> Scheme:
+    # Gradients kept in the storage dtype between tiles are kept so between the heads of a group as well.
     return with_arithmetic(
-        scheme, rounds_dq_per_tile=True, rounds_dkv_per_tile=True, rounds_out_per_tile=True, tile_q=32, tile_k=32
+        scheme,
+        rounds_dq_per_tile=True,
+        rounds_dkv_per_tile=True,
+        rounds_out_per_tile=True,
+        group_sum_dtype=scheme.storage,
+        tile_q=32,
+        tile_k=32,
     )
 
 
@@ -96,7 +103,7 @@ VARIANTS: dict[str, Change] = {
     "qk_prescaled": _arithmetic(scale_on="q_and_k"),
     "delta_accumulator": _arithmetic(delta_from="accumulator"),
     "delta_dprobs": _arithmetic(delta_from="dprobs"),
-    "round_per_tile": _grad_rounding,
+    "round_per_tile": _round_per_tile,
     "group_sum_rounded": _group_sum,
     "out_fp32": _arithmetic(out_dtype="fp32"),
     "eager": _eager,
