@@ -27,7 +27,7 @@ DEVICE_VARIABLE = "ATTN_VERIFY_DEVICE"
 
 FAULT_STATUSES: Mapping[str, Status] = {
     "OUT_OF_BOUNDS": Status.OUT_OF_BOUNDS,
-    "READ_ONLY_WRITE": Status.MUTATED_INPUT,
+    "READ_ONLY_WRITE": Status.OUT_OF_BOUNDS,
     "UNINITIALISED": Status.UNWRITTEN,
 }
 """Kind of a fault of the CPU backend -> status; the others are races or broken synchronisation."""

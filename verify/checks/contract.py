@@ -20,6 +20,10 @@ def _contract(run: CaseRun) -> Finding:
     if outcome.mutated_inputs:
         names = ", ".join(outcome.mutated_inputs)
         return Finding(check=NAME, status=Status.MUTATED_INPUT, reasons=(f"inputs written by the call: {names}",))
+    if outcome.changed_gaps:
+        names = ", ".join(outcome.changed_gaps)
+        reason = f"memory around the elements of {names} was written: beyond a tensor's end, padding or stride gaps"
+        return Finding(check=NAME, status=Status.OUT_OF_BOUNDS, reasons=(reason,))
     owed = run.expected_outputs(backward=False) + (run.expected_outputs(backward=True) if backward else ())
     shapes = output_shapes(run.case.problem, run.facts.inputs.arrays)
     outputs = outcome.reply.outputs
@@ -48,6 +52,7 @@ CONTRACT = Check(
         Status.SHAPE,
         Status.DTYPE,
         Status.MUTATED_INPUT,
+        Status.OUT_OF_BOUNDS,
         Status.REFUSED,
         Status.CRASH,
         Status.HANG,
