@@ -108,7 +108,7 @@ class LoadedImage:
         )
 
     def _resolve(self, site: SiteRecord, base: int) -> tuple[str, int] | tuple[None, None]:
-        internal = (*INTERNAL, cuda_include_dir())
+        internal = (*INTERNAL, cuda_include_dir(), self.path.parent)  # the last holds generated code
         file = site.file.decode() if site.file else None
         if file is not None and not is_internal(file, internal):
             return file, site.line

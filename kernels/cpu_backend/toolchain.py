@@ -33,6 +33,7 @@ class Compiler:
         return "clang" in self.version.lower()
 
 
+SYSTEM_CUDA = Path("/usr/local/cuda")
 MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v3",), "aarch64": ("-march=armv8.2-a+fp16",)}
 
 
@@ -96,7 +97,7 @@ def cuda_include_dir() -> Path:
         candidates += [*sorted(Path(root).glob("cu[0-9]*/include"), reverse=True), Path(root, "cuda_runtime/include")]
     if home := os.environ.get("CUDA_HOME"):
         candidates.append(Path(home, "include"))
-    candidates.append(Path("/usr/local/cuda/include"))
+    candidates.append(SYSTEM_CUDA / "include")
     for directory in candidates:
         if (directory / "cuda_fp16.h").is_file() and (directory / "vector_types.h").is_file():
             return directory

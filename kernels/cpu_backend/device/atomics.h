@@ -6,8 +6,11 @@ namespace simt {
 template <class T, class Update>
 SIMT_UNINSTRUMENTED inline T atomic_update(T* address, Where where, Update update) {
     simt_note(address, sizeof(T), kAtomic, where);
-    const T old = *address;
-    *address = update(old);
+    // Copied as bytes: the assignment operator of a class is a function of its own, and an instrumented one.
+    T old;
+    __builtin_memcpy(&old, address, sizeof(T));
+    const T updated = update(old);
+    __builtin_memcpy(address, &updated, sizeof(T));
     return old;
 }
 }  // namespace simt

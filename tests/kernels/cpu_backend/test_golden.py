@@ -1,0 +1,58 @@
+"""The CPU's warp-level instructions against what a GPU returned (benchmarks/golden_vectors.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.golden_vectors import KERNELS, SHARED_BYTES, SOURCE, Words, record
+from kernels.cpu_backend import Build, MmaModel, compile_module, guarded_array
+
+GOLDEN = Path(__file__).parent / "golden_h200.npz"
+EXACT = sorted(set(KERNELS) - {"exp2_sweep"})
+
+recorded = pytest.mark.skipif(not GOLDEN.exists(), reason=f"{GOLDEN.name} has not been recorded on a GPU")
+
+
+def launch(name: str, words: Words, out_words: int, build: Build = Build.FAST) -> Words:
+    module = compile_module(SOURCE, entries=[f"golden_{kernel}" for kernel in KERNELS], build=build)
+    _, given = guarded_array(words.shape, np.uint32, name="in", fill=words, writable=False)
+    out, result = guarded_array((len(words), 32, out_words), np.uint32, name="out")
+    report = module.launch(
+        f"golden_{name}",
+        grid=(len(words), 1, 1),
+        block=(32, 1, 1),
+        shared_bytes=SHARED_BYTES,
+        args=[given.address, result.address],
+        buffers=[given, result],
+        mma=MmaModel.HOPPER,
+    )
+    assert report.faults == ()
+    return out
+
+
+@recorded
+@pytest.mark.parametrize("name", EXACT)
+def test_instruction_equals_the_recorded_gpu_bit_for_bit(name: str) -> None:
+    golden = np.load(GOLDEN)
+    got, expected = launch(name, golden[f"{name}_in"], KERNELS[name].out_words), golden[f"{name}_out"]
+    different = np.argwhere(got != expected)
+    assert len(different) == 0, f"{len(different)} of {got.size} words differ, the first at {different[0]}"
+
+
+@recorded
+def test_exp2_equals_the_recorded_gpu_within_two_ulp() -> None:
+    golden = np.load(GOLDEN)
+    got = launch("exp2_sweep", golden["exp2_sweep_in"], 1).view(np.float32)
+    expected = golden["exp2_sweep_out"].view(np.float32)
+    assert np.array_equal(np.isnan(got), np.isnan(expected))
+    number = ~np.isnan(expected)
+    difference = got.view(np.int32).astype(np.int64) - expected.view(np.int32)
+    assert np.abs(difference[number]).max() <= 2
+
+
+def test_every_golden_kernel_runs_checked_without_a_fault() -> None:
+    outputs = record(lambda name, words, out_words: launch(name, words, out_words, Build.CHECKED))
+    assert {name.removesuffix("_out") for name in outputs if name.endswith("_out")} == set(KERNELS)
