@@ -38,6 +38,7 @@ class TorchFlex:
             reason = "FlexAttention does not support backward on CPU"
         if reason is not None:
             raise RefusedError(reason)
+        import torch
         from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
         from verify.candidates.torch_runtime import facts, heard_warnings, one_thread
@@ -56,6 +57,8 @@ class TorchFlex:
                 enable_gqa=p.group > 1,
                 return_aux=AuxRequest(lse=True),
             )
+        # Every call brings new closures, which torch traces and keeps; looking through the kept ones costs more each time.
+        torch.compiler.reset()
         outputs = {"out": contiguous(rows_first(out)), "lse": contiguous(to_array(aux.lse))}
         return Reply(outputs=outputs, route=Route(backend="math_attention", details=facts() | {"compiled": "no"}))
 
