@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.checks.base import Check
+from verify.checks.base import Check, fault_finding
 from verify.checks.case_run import CaseRun
 from verify.dtypes import name_of
 from verify.tolerance import Bound, aggregates
@@ -23,7 +23,7 @@ def _aggregate(run: CaseRun) -> Finding:
     if backward:
         outcome = run.outcome(backward=True)
     if outcome.status is not Status.PASS or outcome.reply is None:
-        return Finding(check=NAME, status=outcome.status, reasons=(outcome.message,))
+        return fault_finding(NAME, outcome)
     facts = run.judged_facts(outcome)
     with_dlse = backward and run.with_dlse
     reference = facts.reference(backward=backward, with_dlse=with_dlse)

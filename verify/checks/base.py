@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from verify.checks.case_run import CaseRun
 from verify.verdict import Comparison, Finding, Status
+from verify.worker import Outcome
+
+SHOWN_LINES = 12
+"""Last lines of a traceback or of printed output that a finding keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,13 @@ def status_of(comparisons: tuple[Comparison, ...]) -> Status:
     if any(c.nan_mismatch + c.posinf_mismatch + c.neginf_mismatch for c in comparisons):
         return Status.NONFINITE
     return Status.PASS if all(c.accepted for c in comparisons) else Status.NUMERICAL
+
+
+def fault_finding(check: str, outcome: Outcome) -> Finding:
+    """Finding of a call that did not run: its status, its message, the candidate's own traceback and output."""
+    tail = [line for text in (outcome.traceback, outcome.output) for line in text.strip().splitlines()[-SHOWN_LINES:]]
+    reasons = (outcome.message, *outcome.notes, *(line for line in tail if line.strip() != outcome.message))
+    return Finding(check=check, status=outcome.status, reasons=reasons)
 
 
 def reason_of(comparison: Comparison) -> str:

@@ -123,14 +123,22 @@ class CaseRun:
         names = GRADIENTS if backward else ("out", "lse")
         return tuple(name for name in names if name in declared and name not in absent)
 
-    def _call(self, backward: bool) -> Outcome:
+    def ask(self, inputs: Inputs, *, backward: bool, with_dlse: bool | None = None) -> Outcome:
+        """One more call of the candidate, with other inputs of the same or of another problem.
+
+        `with_dlse` None = as in the case's own backward.
+        """
+        dlse = self.with_dlse if with_dlse is None else with_dlse
         call = Call(
-            problem=self.case.problem,
-            arrays=self.facts.inputs.arrays,
+            problem=inputs.problem,
+            arrays=inputs.arrays,
             backward=backward,
-            with_dlse=backward and self.with_dlse,
+            with_dlse=backward and dlse,
             seed=self.case.seed,
         )
         outcome = self.session.call(call)
         self.candidate_ms += outcome.duration_ms
         return outcome
+
+    def _call(self, backward: bool) -> Outcome:
+        return self.ask(self.facts.inputs, backward=backward)

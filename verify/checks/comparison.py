@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.checks.base import Check, reason_of, status_of
+from verify.checks.base import Check, fault_finding, reason_of, status_of
 from verify.checks.case_run import CaseRun
 from verify.compare import Expected, compare
 from verify.contract import Arithmetic
@@ -52,7 +52,7 @@ def judge_outputs(run: CaseRun, check: str, names: tuple[str, ...], *, backward:
         return Finding(check=check, status=Status.UNSUPPORTED, reasons=("output not declared",))
     outcome = run.outcome(backward=True) if backward else run.first_outcome()
     if outcome.status is not Status.PASS:
-        return Finding(check=check, status=outcome.status, reasons=(outcome.message,))
+        return fault_finding(check, outcome)
     comparisons = tuple(compare_outputs(run, names, outcome, backward=backward))
     reasons = tuple(reason_of(c) for c in comparisons if not c.accepted)
     return Finding(check=check, status=status_of(comparisons), reasons=reasons, comparisons=comparisons)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verify.candidate import output_shapes
-from verify.checks.base import Check
+from verify.checks.base import Check, fault_finding
 from verify.checks.case_run import CaseRun
 from verify.checks.comparison import output_format
 from verify.dtypes import name_of
@@ -16,7 +16,7 @@ def _contract(run: CaseRun) -> Finding:
     backward = run.contract.capabilities.backward
     outcome = run.outcome(backward=True) if backward else run.first_outcome()
     if outcome.status is not Status.PASS or outcome.reply is None:
-        return Finding(check=NAME, status=outcome.status, reasons=(outcome.message,))
+        return fault_finding(NAME, outcome)
     if outcome.mutated_inputs:
         names = ", ".join(outcome.mutated_inputs)
         return Finding(check=NAME, status=Status.MUTATED_INPUT, reasons=(f"inputs written by the call: {names}",))

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from verify.candidate import Call
-from verify.checks.base import Check
+from verify.checks.base import Check, fault_finding
 from verify.checks.case_run import CaseRun
 from verify.inputs import make_inputs
 from verify.verdict import Finding, Status
@@ -21,22 +20,12 @@ def _determinism(run: CaseRun) -> Finding:
     backward = run.contract.capabilities.backward
     first = run.outcome(backward=backward)
     if first.status is not Status.PASS or first.reply is None:
-        return Finding(check=NAME, status=first.status, reasons=(first.message,))
-    again = None
+        return fault_finding(NAME, first)
     other = make_inputs(replace(run.case, seed=(run.case.seed + 1) % 2**63))
-    for arrays in (other.arrays, run.facts.inputs.arrays):
-        call = Call(
-            problem=run.case.problem,
-            arrays=arrays,
-            backward=backward,
-            with_dlse=backward and run.with_dlse,
-            seed=run.case.seed,
-        )
-        again = run.session.call(call)
-        run.candidate_ms += again.duration_ms
-    if again is None or again.status is not Status.PASS or again.reply is None:
-        status = again.status if again is not None else Status.CRASH
-        return Finding(check=NAME, status=status, reasons=("the repeated call did not run",))
+    run.ask(other, backward=backward)
+    again = run.ask(run.facts.inputs, backward=backward)
+    if again.status is not Status.PASS or again.reply is None:
+        return fault_finding(NAME, again)
     before, after = first.reply.outputs, again.reply.outputs
     differing = [name for name in before if name not in after or not _same_bits(before[name], after[name])]
     status = Status.NONDETERMINISTIC if differing else Status.PASS
