@@ -57,7 +57,7 @@ class TorchFlex:
                 enable_gqa=p.group > 1,
                 return_aux=AuxRequest(lse=True),
             )
-        # Every call brings new closures, which torch traces and keeps; looking through the kept ones costs more each time.
+        # Every call brings new closures, which torch traces and keeps; looking through them takes longer each time.
         torch.compiler.reset()
         outputs = {"out": contiguous(rows_first(out)), "lse": contiguous(to_array(aux.lse))}
         return Reply(outputs=outputs, route=Route(backend="math_attention", details=facts() | {"compiled": "no"}))
