@@ -126,7 +126,11 @@ def features(p: AttentionProblem) -> list[str]:
 
 
 def _write_param(value: ParamValue) -> str:
-    return quote(value, safe="") if isinstance(value, str) else repr(value)
+    if not isinstance(value, str):
+        return repr(value)
+    text = quote(value, safe="")
+    # Text that reads as a number gets its first character escaped, so that it comes back as text.
+    return text if _read_param(text) == value else f"%{ord(value[0]):02X}{text[1:]}"
 
 
 def _read_param(text: str) -> ParamValue:

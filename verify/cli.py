@@ -96,6 +96,16 @@ def repro(**options: Any) -> None:
 
 
 @cli.command()
+@click.option("--arch", required=True, help="Architecture, e.g. sm_75, sm_80, sm_90.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+def tiles(arch: str, as_json: bool) -> None:
+    """Say which tiles of this project's kernels fit an architecture's shared memory; needs no GPU."""
+    from verify.commands.tiles import tiles_command
+
+    tiles_command(arch=arch, as_json=as_json)
+
+
+@cli.command()
 def doctor() -> None:
     """Say what works on this machine and what is missing."""
     console = Console()
