@@ -22,8 +22,9 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from verify.candidate import Call
-from verify.candidates.numpy_tiled.variants import VARIANTS, build
+from verify.candidate import Call, Candidate, RefusedError
+from verify.candidates import load
+from verify.candidates.numpy_tiled.variants import VARIANTS
 from verify.case import Case
 from verify.inputs import make_inputs
 from verify.oracle import reference_outputs
@@ -69,26 +70,31 @@ class Campaign:
     run: int = 0
     bound_seconds: float = 0.0
 
-    def judge(self, case: Case, variant: str) -> None:
-        """Run one case on one variant and compare every output."""
+    def judge(self, case: Case, name: str) -> None:
+        """Run one case on one candidate and compare every output that it returns."""
         problem, arrays = case.problem, make_inputs(case).arrays
-        candidate = build(variant)
-        with_dlse = "dlse" in arrays and case.seed % 2 == 0
-        reference = reference_outputs(problem, arrays, backward=True, with_dlse=with_dlse).outputs
+        candidate = load(name)
+        capabilities = candidate.contract.capabilities
+        if capabilities.refusal(problem):
+            return
+        backward = capabilities.backward
+        with_dlse = backward and capabilities.takes_dlse and "dlse" in arrays and case.seed % 2 == 0
+        outputs = _run(candidate, Call(problem=problem, arrays=arrays, backward=backward, with_dlse=with_dlse))
+        if outputs is None:
+            return
+        reference = reference_outputs(problem, arrays, backward=backward, with_dlse=with_dlse).outputs
         started = time.process_time()
         arithmetic = candidate.contract.arithmetic[problem.dtype]
-        bounds = derive_bounds(problem, arrays, reference, arithmetic, backward=True, with_dlse=with_dlse)
+        bounds = derive_bounds(problem, arrays, reference, arithmetic, backward=backward, with_dlse=with_dlse)
         self.bound_seconds += time.process_time() - started
-        call = Call(problem=problem, arrays=arrays, backward=True, with_dlse=with_dlse)
-        outputs = candidate.run(call).outputs
         self.run += 1
-        for bound in bounds.values():
-            self._compare(case, variant, outputs, reference, bound)
+        for tensor in bounds.keys() & outputs.keys():
+            self._compare(case, name, outputs, reference, bounds[tensor])
 
     def _compare(
         self,
         case: Case,
-        variant: str,
+        name: str,
         outputs: Mapping[str, NDArray[Any]],
         reference: Mapping[str, NDArray[np.float64]],
         bound: Bound,
@@ -111,7 +117,7 @@ class Campaign:
             place = tuple(int(i) for i in where)
             values = f"got {got[where]:.6g} expected {expected[where]:.6g} bound {bound.total[where]:.3g}"
             size = f"ratio {ratio.max():.3f}, {np.count_nonzero(ratio > 1)} elements, worst {place}"
-            self.violations.append(f"{bound.tensor} {size}: {values} {variant} {case.case_id}")
+            self.violations.append(f"{bound.tensor} {size}: {values} {name} {case.case_id}")
 
     def report(self) -> str:
         """Table of tallies and the violations."""
@@ -126,18 +132,27 @@ class Campaign:
         return "\n".join([*lines, *self.violations])
 
 
+def _run(candidate: Candidate, call: Call) -> Mapping[str, NDArray[Any]] | None:
+    """Outputs, or None where the candidate declines."""
+    try:
+        return candidate.run(call).outputs
+    except RefusedError:
+        return None
+
+
 @click.command()
 @click.option("--cases", "count", default=2000, help="Cases to draw.")
 @click.option("--seed", default=0, help="Seed of the drawing.")
-@click.option("--variant", "only", default="", help="Run this variant only; empty = draw one a case.")
+@click.option("--candidate", "only", default="", help="Run this candidate only; empty = any variant of numpy_tiled.")
 @click.option("--max-seqlen", default=96)
 @click.option("--max-score-elements", default=12_000)
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="JSON of the counts.")
 def main(count: int, seed: int, only: str, max_seqlen: int, max_score_elements: int, output: Path | None) -> None:
     """Run the campaign and print the report; exit status 1 on any violation."""
     campaign = Campaign()
-    variants = [only] if only else list(VARIANTS)
-    drawn = cases(max_seqlen=max_seqlen, max_score_elements=max_score_elements)
+    names = [only] if only else [f"numpy_tiled:{variant}" for variant in VARIANTS]
+    capabilities = load(only).contract.capabilities if only else None
+    drawn = cases(capabilities=capabilities, max_seqlen=max_seqlen, max_score_elements=max_score_elements)
 
     @hypothesis_seed(seed)
     @settings(
@@ -147,9 +162,9 @@ def main(count: int, seed: int, only: str, max_seqlen: int, max_score_elements: 
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=drawn, variant=st.sampled_from(variants))
-    def run(case: Case, variant: str) -> None:
-        campaign.judge(case, variant)
+    @given(case=drawn, name=st.sampled_from(names))
+    def run(case: Case, name: str) -> None:
+        campaign.judge(case, name)
 
     run()
     click.echo(campaign.report())

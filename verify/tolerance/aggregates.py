@@ -104,7 +104,7 @@ def key_score(error: Float64, probs: Float64, values: Float64, out: Float64, bou
     -------
     fp64 (keys,)
         <error, a_j> / |a_j| in the metric of `weights`, summed over heads and rows, with a_j = P_j (V_j - O) what a
-        relative error of weight j does to out. Of unit variance for an honest kernel; the largest modulus names the key,
+        relative error of weight j does to out. Unit variance for an honest kernel; the largest modulus names the key,
         because <error, a_j> / |a_j| is largest where the error is parallel to a_j.
     """
     weight = weights(bound)

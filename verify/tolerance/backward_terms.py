@@ -18,6 +18,7 @@ from verify.tolerance.forward_terms import (
     rounding_variance,
     scale_terms,
 )
+from verify.tolerance.forward_terms import total as sum_of
 from verify.tolerance.gradient_errors import GradientErrors, RowErrors
 from verify.tolerance.operands import Operands, Scaled
 from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real, Roundings, U
@@ -67,14 +68,20 @@ def query_terms(
     }
     if rounds.truncates:
         hard["truncation"] = rounds.step * steps * half
-    row_worst = (errors.worst_exponent * sloped) * rows.delta_worst[..., None].astype(np.float32)
+    row_worst = (errors.worst_exponent + np.float32(rounds.u_dscores)) * sloped * _rows(rows.delta_worst)
     limit = ops.onto_rows(errors.worst + row_worst, keys.magnitude) + rows.delta_worst[..., None] * mean_keys
     limit = limit + (rounds.growth(steps) + 2 * U) * total
+    overflow = None if errors.uncheckable is None else np.asarray(errors.uncheckable.any(axis=-1))[..., None]
     if rounds.arithmetic.rounds_dq_per_tile and rounds.tiles_k > 1:
         times = rounds.tiles_k - 1
-        variance["rounded per tile"] = _repeated_variance(half, rounds.grad, unit, times)
-        limit = limit + times * _repeated_worst(total, rounds.grad, unit)
-    overflow = None if errors.uncheckable is None else np.asarray(errors.uncheckable.any(axis=-1))[..., None]
+        # Partial sums hold the errors as well, and over a tile of keys those of delta do not cancel as over all.
+        unsigned = ops.onto_rows(sloped, keys.magnitude)
+        noise = variance["dscores"] + U**2 * (rows.delta_variance + rows.delta_hard**2)[..., None] * unsigned**2
+        size = np.sqrt(half**2 + noise)
+        stretched = unit / max(scale, 1.0)
+        variance["rounded per tile"] = _repeated_variance(size, rounds.grad, stretched, times)
+        limit = limit + times * _repeated_worst(total + limit, rounds.grad, stretched)
+        overflow = _also(overflow, unit * (total + limit) >= rounds.grad.max_finite)
     floor = _floor(count, unit, max(scale, 1.0))
     return finish(hard, variance, limit, floor, unit=unit, seen=count > 0, overflow=overflow)
 
@@ -159,7 +166,15 @@ def sink_terms(
     limit = (weighted * grown + (1 + grown) * probs * (rows.delta_worst + 3 * U * parts)).sum(axis=1)
     limit = limit + 1.01 * count * U * reach
     floor = _floor(np.full(limit.shape, count), rows.unit, 1.0)
-    return finish(hard, variance, limit, floor, unit=rows.unit, seen=floor > 0, overflow=None)
+    return finish(
+        hard,
+        variance,
+        limit,
+        floor,
+        unit=rows.unit,
+        seen=floor > 0,
+        overflow=np.asarray(rows.delta_overflows.any(axis=1)),
+    )
 
 
 def key_terms(
@@ -200,7 +215,7 @@ def key_terms(
         value=np.abs(np.nan_to_num(reference)) / unit,
         counts=counts,
         unit=unit,
-        scale=max(scale, 1.0),
+        stretch=max(scale, 1.0),
         group=ops.group,
         overflow=_column_overflow(ops, errors.uncheckable),
     )
@@ -242,7 +257,7 @@ def value_terms(
         value=np.abs(np.nan_to_num(reference)) / dout.unit,
         counts=counts,
         unit=dout.unit,
-        scale=1.0,
+        stretch=ops.dropout_factor,
         group=ops.group,
         overflow=_column_overflow(ops, errors.uncheckable_weight),
     )
@@ -277,28 +292,34 @@ def _summed(
     value: Float64,
     counts: Float64,
     unit: float,
-    scale: float,
+    stretch: float,
     group: int,
     overflow: Real | None,
 ) -> Terms:
-    """Add what summing over the rows of a group costs: accumulation, roundings per tile and over the group."""
+    """Add what summing over the rows of a group costs: accumulation, roundings per tile and over the group.
+
+    `stretch` >= 1 is the factor that a kernel may apply after the sum, so it multiplies the underflow of partial sums.
+    """
     half = 0.5 * (total + value)
     steps = rounds.steps(counts) + 2.0
     variance["accumulation"] = KAPPA_SQ * U**2 * (steps / 3.0 * half**2 + 4.0 * value**2)
     if rounds.truncates:
         hard["truncation"] = rounds.step * steps * half
     limit = limit + (rounds.growth(steps) + 2 * U) * total
-    if rounds.arithmetic.rounds_dkv_per_tile and rounds.tiles_q > 1:
-        # Each query head of the group has its own accumulator, rounded after every query tile.
-        times = (rounds.tiles_q - 1) * group
-        variance["rounded per tile"] = _repeated_variance(half, rounds.grad, unit, times)
-        limit = limit + times * _repeated_worst(total, rounds.grad, unit)
+    # The last rounding of a single head is that of the output; the heads of a group are rounded before their sum too.
+    times = rounds.tiles_q - 1 if group == 1 else rounds.tiles_q * group
+    if rounds.arithmetic.rounds_dkv_per_tile and times:
+        size = np.sqrt(half**2 + sum_of(variance.values()))
+        variance["rounded per tile"] = _repeated_variance(size, rounds.grad, unit / stretch, times)
+        limit = limit + times * _repeated_worst(total + limit, rounds.grad, unit / stretch)
+        overflow = _also(overflow, unit * (total + limit) >= rounds.grad.max_finite)
     if group > 1 and rounds.arithmetic.group_sum_dtype != "fp32":
         form = float_format(rounds.arithmetic.group_sum_dtype)
         times = 2 * group - 1
         variance["group sum"] = _repeated_variance(total, form, unit, times)
         limit = limit + times * _repeated_worst(total, form, unit)
-    floor = _floor(counts, unit, scale)
+        overflow = _also(overflow, unit * (total + limit) >= form.max_finite)
+    floor = _floor(counts, unit, stretch)
     return finish(hard, variance, limit, floor, unit=unit, seen=counts > 0, overflow=overflow)
 
 
@@ -315,6 +336,10 @@ def _repeated_worst(total: Real, form: FloatFormat, unit: float) -> Float64:
 def _floor(count: Float64, unit: float, scale: float) -> Float64:
     """Absolute error of terms too small for the fp32 of the kernel (flushed) or of this evaluation (left out)."""
     return count * (TINY_WEIGHT + FLUSH * (1.0 + scale / unit))
+
+
+def _also(first: Real | None, second: Real) -> Real:
+    return second if first is None else first | second
 
 
 def _rows(values: Float64) -> Real:

@@ -21,7 +21,14 @@ edge of the rounding interval at once (at most 1, 1/3 on average over places of 
 
 
 def bin_factor(values: Real, weights: Real, form: FloatFormat) -> Real:
-    """Factor on the variance of rounding `values` (..., n) to `form`, by the share of weight in the same 1/8-ulp bin.
+    """Factor on the variance of rounding `values` to `form`: 1 + (MATE_SHARE / KAPPA_SQ) (bin_ratio - 1)."""
+    ratio = bin_ratio(values, weights, form)
+    factor: Real = 1 + (ratio - 1) * np.float32(MATE_SHARE / KAPPA_SQ)
+    return factor
+
+
+def bin_ratio(values: Real, weights: Real, form: FloatFormat) -> Real:
+    """Weight of all values of a line in the same 1/8-ulp bin of `form`, over the own weight.
 
     Parameters
     ----------
@@ -33,7 +40,7 @@ def bin_factor(values: Real, weights: Real, form: FloatFormat) -> Real:
     Returns
     -------
     float32 array, same shape
-        1 + (MATE_SHARE / KAPPA_SQ) (W / weight - 1), and 1 where the weight is 0.
+        At least 1, and 1 where the weight is 0.
     """
     heads, lines, n = values.shape
     if not values.size:
@@ -51,8 +58,14 @@ def bin_factor(values: Real, weights: Real, form: FloatFormat) -> Real:
     mates = np.empty(values.size, dtype=np.float32)
     mates[order] = totals[np.cumsum(opens) - 1]
     share = mates.reshape(values.shape) / np.maximum(weights, np.float32(1e-30)) - np.float32(1)
-    factor: Real = 1 + np.where(weights > 0, np.maximum(share, 0), np.float32(0)) * np.float32(MATE_SHARE / KAPPA_SQ)
-    return factor
+    ratio: Real = 1 + np.where(weights > 0, np.maximum(share, 0), np.float32(0))
+    return ratio
+
+
+def significand_ratio(values: Real, form: FloatFormat) -> Real:
+    """Elements of a line (heads, lines, n) that share each one's significand: their relative roundings are equal."""
+    significand = np.frexp(values)[0].astype(np.float32)
+    return bin_ratio(np.abs(significand), np.ones(values.shape, dtype=np.float32), form)
 
 
 def duplicate_rows(rows: NDArray[np.float64]) -> list[NDArray[Any] | None]:

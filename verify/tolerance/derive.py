@@ -26,8 +26,8 @@ from verify.tolerance.operands import Operands, operands_of
 from verify.tolerance.roundings import Roundings, resolve
 from verify.tolerance.scores import RowMaxima, ScoreBlock, score_block
 
-BLOCK_ELEMENTS = 2**20
-"""Weights of one block: about forty float32 and five float64 arrays of this size live at once, 200 MiB."""
+BLOCK_ELEMENTS = 2**18
+"""Weights of one block: about forty float32 and five float64 arrays of this size live at once, 50 MiB."""
 CONFIDENCE = 10.0
 """Standard deviations. A sum of independent errors, each uniform within its half ulp, is sub-Gaussian: at 10 / 1.36
 (1.36 = sqrt((1/3) / kappa^2), the worst significand) P(exceed) <= 2 exp(-27) = 4e-12 an element. Largest seen:
@@ -157,7 +157,7 @@ class _RowPass:
 
     maxima: RowMaxima
     rows: RowErrors | None
-    block: ScoreBlock
+    block: ScoreBlock | None
     errors: GradientErrors | None
 
 
@@ -174,7 +174,8 @@ def _bound_sequence(
     """Fill the head-major terms of one sequence."""
     rounds = resolve(problem, sequence, arithmetic)
     for kv_heads in _head_slices(sequence):
-        ops = operands_of(sequence, known["out"], known["lse"], kv_heads, backward=backward, with_dlse=with_dlse)
+        out, lse = known["out"], known["lse"]
+        ops = operands_of(sequence, out, lse, kv_heads, rounds, backward=backward, with_dlse=with_dlse)
         task = _Task(
             problem=problem,
             sequence=sequence,
@@ -199,13 +200,16 @@ def _row_pass(task: _Task, rows: slice) -> _RowPass:
     task.add("out", forward.out, (ops.heads, rows))
     task.add("lse", forward.lse, (ops.heads, rows))
     if not task.backward or ops.dout is None:
-        return _RowPass(maxima=maxima, rows=None, block=block, errors=None)
+        return _RowPass(maxima=maxima, rows=None, block=None, errors=None)
     product = products(ops, block, ops.dout)
     row = row_errors(ops, rounds, block, maxima, forward, product)
     errors = gradient_errors(ops, rounds, block, maxima, row, product, task.confidence)
     reference = task.reference["dq"][ops.heads, rows]
     task.add("dq", query_terms(ops, rounds, block, maxima, row, errors, forward, reference), (ops.heads, rows))
     _optional_gradients(task, block, maxima, row, errors)
+    if rows != slice(0, ops.q.shape[1]):
+        # The keys come in other blocks; keeping these would take memory quadratic in the length.
+        return _RowPass(maxima=maxima, rows=row, block=None, errors=None)
     return _RowPass(maxima=maxima, rows=row, block=block, errors=errors)
 
 
@@ -236,7 +240,7 @@ def _key_passes(task: _Task, passes: list[_RowPass]) -> None:
     key_slices = list(_slices(ops.k.shape[1], lines))
     for keys in key_slices:
         block, errors = passes[0].block, passes[0].errors
-        if len(passes) > 1 or len(key_slices) > 1 or errors is None:
+        if len(key_slices) > 1 or block is None or errors is None:
             block, _ = score_block(ops, rounds, whole, keys, maxima, task.confidence)
             product = products(ops, block, ops.dout)
             errors = gradient_errors(ops, rounds, block, maxima, row, product, task.confidence)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from verify.dense import Float64
+from verify.dense import Bool, Float64
 from verify.dtypes import FP32, FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor, group_ratio
 from verify.tolerance.operands import Operands
@@ -45,7 +45,7 @@ class ForwardBlock:
     out: Terms
     lse: Terms
     rounded_probs: Real | None
-    """Variance of the rounding of P (normalised) in units of U^2, or None where P stays fp32."""
+    """Variance of the rounding of P (normalised, before dropout) in units of U^2, or None where P stays fp32."""
     key_ratio: Real | None
     """Weight of each key's group of equal keys over its own weight, or None where keys differ."""
     lse_variance: Float64
@@ -56,6 +56,8 @@ class ForwardBlock:
     """Variance of the accumulation of out, which delta sees beside the terms of single weights."""
     out_hard: Float64
     out_worst: Float64
+    out_overflows: Bool
+    """bool (heads, rows): an element of the stored out may be infinite."""
     lse_worst: Float64
 
 
@@ -163,7 +165,7 @@ def _key_ratio(ops: Operands, block: ScoreBlock) -> Real | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _ProbsRounding:
-    """Rounding of P before P V: float32 (heads, rows, keys), per unit of normalised P and in units of U."""
+    """Rounding of P before P V and before dropout: float32 (heads, rows, keys), of normalised P, in units of U."""
 
     bound: Real
     variance: Real
@@ -186,7 +188,7 @@ def rounding_variance(values: Real, bound: Real, form: FloatFormat) -> Real:
 def _probs_rounding(
     rounds: Roundings, block: ScoreBlock, maxima: RowMaxima, confidence: float
 ) -> _ProbsRounding | None:
-    """B_ij = max(u_p P, min(P, eta_p / l)), times Z; at the running maximum P~ is exactly 1 where declared."""
+    """B_ij = max(u_p P, min(P, eta_p / l)); at the running maximum P~ is exactly 1 where declared."""
     bound: Real | None = None
     variance: Real | None = None
     if rounds.u_probs:
@@ -209,8 +211,6 @@ def _probs_rounding(
         variance = spread if variance is None else variance + spread
     if bound is None or variance is None:
         return None
-    if block.dropout is not None:
-        bound, variance = bound * block.dropout, variance * block.dropout**2
     return _ProbsRounding(bound=bound, variance=variance)
 
 
@@ -308,6 +308,7 @@ def _combine(
         out_variance=total(value for name, value in out.variance.items() if name not in ("exponent", "probs rounding")),
         out_hard=total(out.hard.values()),
         out_worst=out.worst,
+        out_overflows=np.any(np.abs(ops.out[:, block.rows]) + out.worst >= rounds.out.max_finite, axis=-1),
         lse_worst=lse.worst,
     )
 
@@ -380,14 +381,13 @@ def _out_terms(
         hard["dropout scale"] = dropout_scale_error(ops.sequence.dropout_p) * rows.out_abs
     if rounds.arithmetic.rounds_out_per_tile:
         low = rounds.out
-        # The un-normalised accumulator is rounded after the last tile too, before the division.
-        variance["out rounded per tile"] = tiles * (
-            KAPPA_SQ * (low.unit_roundoff * half) ** 2 + (low.half_subnormal / unit) ** 2
-        )
+        # The un-normalised accumulator is rounded after the last tile too, before the division and dropout's factor.
+        absolute = low.half_subnormal * ops.dropout_factor / unit
+        variance["out rounded per tile"] = tiles * (KAPPA_SQ * (low.unit_roundoff * half) ** 2 + absolute**2)
     rounded_hard: Real = np.zeros((1, 1, 1))
     if rounding is not None:
-        variance["probs rounding"] = U**2 * _rounding_onto_values(ops, rounds, rows, rounding) * grow**2
-        rounded_hard = U * ops.onto_rows(rounding.bound, ops.v.magnitude)
+        variance["probs rounding"] = U**2 * _rounding_onto_values(ops, rounds, block, rows, rounding) * grow**2
+        rounded_hard = U * ops.onto_rows(_dropped(rounding.bound, block.dropout), ops.v.magnitude)
         if rounds.arithmetic.sum_rounded_probs:
             rounded_hard = rounded_hard + U * rounding.bound.sum(axis=-1, keepdims=True) * rows.out_abs
     growth = rounds.growth(rounds.steps(count) + tiles + 2.0)
@@ -396,7 +396,8 @@ def _out_terms(
     fixed = (growth + 3 * U) * rows.out_abs + carried
     fixed = fixed + hard.get("dropout scale", 0.0)
     if "out rounded per tile" in variance:
-        fixed = fixed + tiles * (rounds.out.unit_roundoff * rows.mean_abs + rounds.out.half_subnormal / unit)
+        underflow = rounds.out.half_subnormal * ops.dropout_factor / unit
+        fixed = fixed + tiles * (rounds.out.unit_roundoff * rows.mean_abs + underflow)
     moved = np.where(worst.determined, worst.tau * rows.spread, np.inf)
     limit = np.minimum(moved, rows.hull) + fixed
     # One-winner rows: the rounding of P counts at most in full, not confidence times its deviation.
@@ -408,7 +409,7 @@ def _out_terms(
     floor = count * (TINY_WEIGHT + FLUSH * (1.0 + 1.0 / unit))
     hard["underflow"] = floor
     limit = np.minimum(limit, certain) * SAFETY + floor
-    limit = _uncheckable_rows(limit, block, ops, maxima, rows)
+    limit = _uncheckable_rows(limit, rounds, block, ops, maxima, rows)
     seen = count > 0
     return scale_terms(hard, variance, limit, unit=unit, seen=seen)
 
@@ -431,14 +432,22 @@ def scale_terms(
     )
 
 
-def _rounding_onto_values(ops: Operands, rounds: Roundings, rows: _Rows, rounding: _ProbsRounding) -> Real:
+def _dropped(weights: Real, factor: Real | None) -> Real:
+    return weights if factor is None else weights * factor
+
+
+def _rounding_onto_values(
+    ops: Operands, rounds: Roundings, block: ScoreBlock, rows: _Rows, rounding: _ProbsRounding
+) -> Real:
     """Variance of sum_j b_j Z_j V_j, or of sum_j b_j (Z_j V_j - O) where the row sum contains the same errors."""
+    factor = block.dropout
     if not rounds.arithmetic.sum_rounded_probs:
-        return ops.onto_rows(rounding.variance, ops.v.square)
+        return ops.onto_rows(_dropped(rounding.variance, None if factor is None else factor * factor), ops.v.square)
     centred = ops.v.values - rows.centre
     off = rows.out - np.repeat(rows.centre, ops.group, axis=0)
-    spread = ops.onto_rows(rounding.variance, rows.centred_sq)
-    cross = ops.onto_rows(rounding.variance, centred)
+    once = _dropped(rounding.variance, factor)
+    spread = ops.onto_rows(_dropped(once, factor), rows.centred_sq)
+    cross = ops.onto_rows(once, centred)
     whole = rounding.variance.sum(axis=-1, keepdims=True)
     variance: Real = np.maximum(spread - 2 * off * cross + off**2 * whole, np.float32(0))
     return variance
@@ -463,11 +472,15 @@ def _largest_rounding(ops: Operands, rounds: Roundings, rows: _Rows, count: Floa
     return reach
 
 
-def _uncheckable_rows(limit: Real, block: ScoreBlock, ops: Operands, maxima: RowMaxima, rows: _Rows) -> Real:
-    """inf for rows in which a score, or the un-normalised accumulator, may overflow fp32."""
+def _uncheckable_rows(
+    limit: Real, rounds: Roundings, block: ScoreBlock, ops: Operands, maxima: RowMaxima, rows: _Rows
+) -> Real:
+    """inf where a score, or the un-normalised accumulator in its format, may overflow."""
     if block.uncheckable is not None:
         limit = np.where(block.uncheckable.any(axis=-1, keepdims=True), np.inf, limit)
-    top = float(np.finfo(np.float32).max)
+    form = rounds.out if rounds.arithmetic.rounds_out_per_tile else FP32
+    # A maximum that moves lazily leaves weights up to 2^8.
+    top = form.max_finite / (1.0 if rounds.arithmetic.argmax_exact else 256.0)
     if ops.v.unit * max(ops.k.shape[1], 1) >= top:
         reached = ops.v.unit * rows.mean_abs.astype(np.float64) * np.exp(maxima.log_sum)[..., None]
         limit = np.where(reached >= top, np.inf, limit)

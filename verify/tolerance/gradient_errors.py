@@ -42,6 +42,8 @@ class RowErrors:
     """Units of U and unit."""
     delta_worst: Float64
     """Units of unit."""
+    delta_overflows: Real
+    """bool: delta may be infinite or NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,6 +155,7 @@ def row_errors(
         delta_variance=variance,
         delta_hard=hard,
         delta_worst=worst,
+        delta_overflows=forward.out_overflows if rounds.arithmetic.delta_from == "out" else np.isinf(worst),
     )
 
 
@@ -178,8 +181,10 @@ def _delta_errors(
         shared = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
         variance = variance + shared * (block.probs * product.centred_abs**2).sum(axis=-1)
     if forward.rounded_probs is not None:
-        # Z is inside both the rounding of P and Z dP: take it out once.
-        variance = variance + (forward.rounded_probs * _raw_dprobs(block, product) ** 2).sum(axis=-1)
+        # Where the row sum holds the same errors, they see Z dP - delta.
+        summed = rounds.arithmetic.sum_rounded_probs
+        sees = product.centred_abs + product.dlse if summed else product.dprobs
+        variance = variance + (forward.rounded_probs * sees**2).sum(axis=-1)
     products_abs = delta_abs
     if from_probs:
         products_abs = (block.probs * np.abs(product.dprobs)).sum(axis=-1) * unit
@@ -206,13 +211,6 @@ def _delta_errors(
 
 def _finite(values: Float64) -> Float64:
     return np.where(np.isfinite(values), values, 0.0)
-
-
-def _raw_dprobs(block: ScoreBlock, product: Products) -> Real:
-    """|dP| where dropout keeps the weight, else 0."""
-    if block.dropout is None:
-        return np.abs(product.dprobs)
-    return np.abs(product.dprobs) / np.maximum(block.dropout, 1.0)
 
 
 def _stored_rounding(out: Float64, rounds: Roundings) -> Float64:
@@ -264,7 +262,7 @@ def gradient_errors(
     variance_dprobs += (centred_sq + product.dlse * product.dlse) * np.float32(3.0)
     if rounds.u_dprobs:
         form = float_format(rounds.arithmetic.dprobs_dtype)
-        raw = rounding_bound(np.abs(product.dprobs), form, form.half_subnormal / product.unit * _largest_dropout(ops))
+        raw = rounding_bound(np.abs(product.dprobs), form, form.half_subnormal / product.unit * ops.dropout_factor)
         variance_dprobs += raw * raw
     variance_dprobs *= np.float32(KAPPA_SQ)
     exponent_part = block.variance if block.shared_variance is None else block.variance + block.shared_variance
@@ -285,11 +283,14 @@ def gradient_errors(
     if block.slope is not None and block.tanh is not None:
         independent, hard, worst = _softcap(ops, rounds, block, independent, hard, worst, dscores, exponent_part)
     uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
-    uncheckable = uncheckable_weight
+    uncheckable = _either(uncheckable_weight, rows.delta_overflows[..., None] & (probs > 0))
     if rounds.u_dscores:
         form = float_format(rounds.arithmetic.dscores_dtype)
         rounded = rounding_bound(sloped, form, form.half_subnormal / product.unit)
         independent = independent + rounding_variance(sloped, rounded, form)
+        # Where dS vanishes its rounding is relative to its error: E[(u dS^)^2] = u^2 (dS^2 + variance).
+        common = _rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
+        independent = independent + np.float32(KAPPA_SQ * rounds.u_dscores**2) * (independent + hard * hard + common)
         worst = worst * np.float32(1 + 2 * rounds.u_dscores) + np.float32(U) * rounded
         uncheckable = _either(uncheckable, (sloped + worst) * product.unit >= form.max_finite)
     return GradientErrors(
@@ -309,8 +310,8 @@ def gradient_errors(
     )
 
 
-def _largest_dropout(ops: Operands) -> float:
-    return 1.0 / (1.0 - ops.sequence.dropout_p)
+def _rows(values: Float64) -> Real:
+    return values[..., None].astype(np.float32)
 
 
 def _either(first: Real | None, second: Real) -> Real | None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify.dense import DenseSequence, Float64
-from verify.tolerance.correlation import duplicate_rows
-from verify.tolerance.roundings import Real
+from verify.dtypes import FloatFormat
+from verify.tolerance.correlation import duplicate_rows, significand_ratio
+from verify.tolerance.roundings import Real, Roundings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +42,9 @@ class Operands:
     k_scaled: Scaled
     v: Scaled
     dout: Scaled | None
+    query_rounding: Real | None
+    """Square of what each element of q (and of k: `key_rounding`) adds coherently when it is pre-scaled and rounded."""
+    key_rounding: Real | None
     dlse: Float64 | None
     """(heads, rows)."""
     out: Float64
@@ -53,6 +57,11 @@ class Operands:
     """Per key/value head, group numbers of bitwise equal keys; None where all differ."""
     query_groups: list[Real | None]
     """Per key/value head, group numbers of equal rows of the stacked queries (group * rows)."""
+
+    @property
+    def dropout_factor(self) -> float:
+        """1/(1-p); 1 without dropout."""
+        return 1.0 / (1.0 - self.sequence.dropout_p)
 
     def stack(self, array: Real) -> Real:
         """(heads, rows, n) as (kv heads, group * rows, n): the rows that meet one key/value head."""
@@ -76,6 +85,11 @@ class Operands:
         return product
 
 
+def _coherent(operand: Scaled, form: FloatFormat) -> Real:
+    """x^2 times the number of elements of its row with the same significand: they round alike, so they add."""
+    return operand.square * significand_ratio(operand.magnitude, form)
+
+
 def scaled(array: Float64) -> Scaled:
     """Divide by the power of two at or above the largest magnitude."""
     largest = float(np.abs(array).max(initial=0.0))
@@ -92,7 +106,14 @@ def finite(array: Float64) -> Float64:
 
 
 def operands_of(
-    sequence: DenseSequence, out: Float64, lse: Float64, kv_heads: slice, *, backward: bool, with_dlse: bool
+    sequence: DenseSequence,
+    out: Float64,
+    lse: Float64,
+    kv_heads: slice,
+    rounds: Roundings,
+    *,
+    backward: bool,
+    with_dlse: bool,
 ) -> Operands:
     """Operands of the query heads that use `kv_heads`.
 
@@ -105,6 +126,8 @@ def operands_of(
     heads = slice(kv_heads.start * group, kv_heads.stop * group)
     q, k = finite(sequence.q[heads]), finite(sequence.k[kv_heads])
     kv_count = k.shape[0]
+    q_scaled, k_scaled = scaled(q), scaled(k)
+    prescaled = rounds.arithmetic.scale_on
     use_dlse = backward and with_dlse and sequence.dlse is not None
     return Operands(
         sequence=sequence,
@@ -112,10 +135,12 @@ def operands_of(
         group=group,
         q=q,
         k=k,
-        q_scaled=scaled(q),
-        k_scaled=scaled(k),
+        q_scaled=q_scaled,
+        k_scaled=k_scaled,
         v=scaled(finite(sequence.v[kv_heads])),
         dout=scaled(finite(sequence.dout[heads])) if backward and sequence.dout is not None else None,
+        query_rounding=_coherent(q_scaled, rounds.storage) if prescaled != "scores" else None,
+        key_rounding=_coherent(k_scaled, rounds.storage) if prescaled == "q_and_k" else None,
         dlse=finite(sequence.dlse[heads]) if use_dlse and sequence.dlse is not None else None,
         out=finite(out[heads]),
         lse=np.where(np.isnan(lse[heads]), 0.0, lse[heads]),

@@ -292,11 +292,17 @@ def _dropout(ops: Operands, rows: slice, keys: slice) -> Real | None:
 
 
 def _query_variance(ops: Operands, rounds: Roundings, rows: slice, keys: slice, slope: _Slope | None) -> Real | None:
-    """kappa^2 u_q^2 s^2 (Q^2)(K^2)^T in units of U^2, or None when the scale is applied to the scores."""
-    if not rounds.u_query:
+    """kappa^2 u^2 s^2 [(n Q^2)(K^2)^T + (Q^2)(n K^2)^T] in units of U^2, n the elements that round alike.
+
+    None when the scale is applied to the scores; the second part only where k is pre-scaled too.
+    """
+    if ops.query_rounding is None:
         return None
-    unit = (ops.q_scaled.unit * ops.k_scaled.unit * ops.sequence.softmax_scale * rounds.u_query / U) ** 2 * KAPPA_SQ
-    squares = ops.scores(ops.q_scaled.square[:, rows], ops.k_scaled.square[:, keys])
+    roundoff = rounds.storage.unit_roundoff
+    unit = (ops.q_scaled.unit * ops.k_scaled.unit * ops.sequence.softmax_scale * roundoff / U) ** 2 * KAPPA_SQ
+    squares = ops.scores(ops.query_rounding[:, rows], ops.k_scaled.square[:, keys])
+    if ops.key_rounding is not None:
+        squares = squares + ops.scores(ops.q_scaled.square[:, rows], ops.key_rounding[:, keys])
     variance = _small(squares.astype(np.float64) * unit)
     return variance if slope is None else variance * slope.largest * slope.largest
 
