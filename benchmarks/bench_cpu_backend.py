@@ -1,6 +1,6 @@
 """CPU execution of the tiled kernel: compile time cold and cached, run time of the fast and the checked build.
 
-Run: `python benchmarks/bench_cpu_backend.py`. A forward of batch x heads = 2, seqlen 128, head_dim 64, fp16, on one core.
+Run: `python benchmarks/bench_cpu_backend.py`. A forward of 2 heads, seqlen 128, head_dim 64, fp16, on one core.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from numpy.typing import NDArray
 
 from verify.contract import Contract
@@ -92,10 +93,27 @@ class Candidate(Protocol):
 
 
 def source_hash(candidate: Candidate) -> str:
-    """First 12 hex digits of the SHA-256 of the module that defines the candidate: tells two versions apart."""
-    module = inspect.getmodule(type(candidate))
-    text = inspect.getsource(module) if module is not None else repr(candidate)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """First 12 hex digits of the SHA-256 of the candidate's sources: tells two versions apart.
+
+    The sources are those that `candidate.sources()` names, where it has that method; else the files of the package that
+    defines its class, or of that module alone when the package is `verify.candidates` itself.
+    """
+    named = getattr(candidate, "sources", None)
+    paths = tuple(named()) if named is not None else _module_files(type(candidate))
+    digest = hashlib.sha256(candidate.name.encode())
+    for path in sorted(paths):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@functools.cache
+def _module_files(cls: type) -> tuple[Path, ...]:
+    source = inspect.getsourcefile(cls)
+    if source is None:
+        return ()
+    path = Path(source)
+    shared = path.parent.name == "candidates" or not (path.parent / "__init__.py").exists()
+    return (path,) if shared else tuple(path.parent.glob("*.py"))
 
 
 def output_shapes(problem: AttentionProblem, arrays: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
@@ -107,8 +125,3 @@ def output_shapes(problem: AttentionProblem, arrays: Mapping[str, Array]) -> dic
     shapes |= {f"d{name}": arrays[name].shape for name in ("q", "k", "v")}
     shapes |= {f"d{name}": arrays[name].shape for name in ("bias", "sink") if name in arrays}
     return shapes
-
-
-def contiguous(array: Array) -> Array:
-    """C-contiguous copy or the array itself."""
-    return np.ascontiguousarray(array)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -73,6 +74,10 @@ class CudaKernel:
         from verify.candidates.cuda_host import unavailable
 
         return unavailable()
+
+    def sources(self) -> Sequence[Path]:
+        """The CUDA source with its headers, and this adapter."""
+        return (*sorted(self._kernel.source.parent.glob("*.cu*")), Path(__file__))
 
     def run(self, call: Call) -> Reply:
         """Forward, and backward where asked; raises KernelFaultError for a fault that the backend reports."""
