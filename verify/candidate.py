@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from verify.contract import Contract
@@ -125,3 +126,8 @@ def output_shapes(problem: AttentionProblem, arrays: Mapping[str, Array]) -> dic
     shapes |= {f"d{name}": arrays[name].shape for name in ("q", "k", "v")}
     shapes |= {f"d{name}": arrays[name].shape for name in ("bias", "sink") if name in arrays}
     return shapes
+
+
+def contiguous(array: Array) -> Array:
+    """C-contiguous copy, or the array itself when it already is."""
+    return np.ascontiguousarray(array)
