@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 
 from references.attention import attention
 from references.attention_backward import attention_backward
+from references.nonfinite import visible_matmul
 from references.options import AttentionExtras, AttentionOptions
 from tests.references.ieee_loops import backward_loops, forward_loops
 from tests.references.problems import Problem, plain_problem, problems, relative_distance
@@ -128,3 +129,17 @@ def test_a_nan_bias_stays_in_its_row_backward_too() -> None:
     grads = attention_backward(*problem.operands, problem.dout, **problem.asked)
     assert_array_equal(np.isnan(grads.dv).any(axis=(0, 2, 3)), np.arange(7) != 6)
     assert_array_equal(np.isnan(grads.dbias), (np.arange(5) == 2)[:, None] & mask)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_visible_product_equals_the_sum_of_its_visible_terms(seed: int) -> None:
+    rng = np.random.Generator(np.random.PCG64(seed))
+    keep = rng.random((3, 4)) < 0.6
+    weights = np.where(keep, rng.choice([-2.0, -1.0, 0.0, 1.0, np.nan], (3, 4), p=[0.3, 0.1, 0.1, 0.4, 0.1]), 0.0)
+    values = rng.choice([1.0, 3.0, np.inf, -np.inf, np.nan], (4, 2), p=[0.4, 0.3, 0.12, 0.12, 0.06])
+    with np.errstate(invalid="ignore"):
+        got = visible_matmul(weights, keep, values)
+        expected = [
+            [sum(weights[i, j] * values[j, c] for j in range(4) if keep[i, j]) for c in (0, 1)] for i in range(3)
+        ]
+    assert_array_equal(got, expected)
