@@ -53,7 +53,7 @@ def _candidate_options(function: Any) -> Any:
 @click.option(
     "--candidate", "candidates", multiple=True, help="Candidate to run; repeatable; all available by default."
 )
-@click.option("--profile", type=click.Choice(PROFILES), default="quick", show_default=True)
+@click.option("--profile", type=click.Choice(list(PROFILES)), default="quick", show_default=True)
 @click.option("-k", "select", default="", help="Only cases whose label or id contains this text.")
 @click.option(
     "--capture", type=click.Path(path_type=Path), default=None, help="Run the q, k, v of this .npz or .safetensors."

@@ -16,7 +16,12 @@ def _verify(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, "-m", "verify", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "verify", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -31,7 +36,7 @@ def _verify(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["run", "-k", "no such case"], "k='no such case': expected text that occurs"),
         (["run", "--capture", "missing.npz"], "missing.npz"),
         (["run", "--profile", "nonsense"], "'nonsense' is not one of"),
-        (["repro", "attn1:b=2,h=3,hkv=2", "--candidate", "numpy_tiled"], "nheads=3: expected a multiple of nheads_kv=2"),
+        (["repro", "attn1:h=3,hkv=2", "--candidate", "numpy_tiled"], "nheads=3: expected a multiple of nheads_kv=2"),
         (["repro", "attn1:b=x", "--candidate", "numpy_tiled"], "expected a value of batch"),
         (["repro", "b=2", "--candidate", "numpy_tiled"], "expected text that starts with 'attn1:'"),
         (["repro", CASE.replace("fp32", "fp8"), "--candidate", "numpy_tiled"], "dtype='fp8': expected one of"),

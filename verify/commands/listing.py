@@ -10,7 +10,6 @@ from rich.table import Table
 from verify.candidates import builtin_names, load
 from verify.checks import CHECKS
 from verify.commands.common import PROFILES, print_json
-from verify.grid import profile_cases
 from verify.recipes import describe
 
 
@@ -55,5 +54,5 @@ def listing() -> dict[str, list[dict[str, Any]]]:
         for check in CHECKS.values()
     ]
     recipes = [{"name": entry.name, "values": entry.summary, "targets": entry.targets} for entry in describe()]
-    profiles = [{"name": profile, "cases": len(profile_cases(profile, seed=0))} for profile in PROFILES]
+    profiles = [{"name": name, "summary": summary} for name, summary in PROFILES.items()]
     return {"candidates": candidates, "checks": checks, "recipes": recipes, "profiles": profiles}
