@@ -16,13 +16,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from verify.candidate import Call, Candidate  # noqa: E402
-from verify.candidates.cuda import DEVICE_VARIABLE, build  # noqa: E402
-from verify.case import Case  # noqa: E402
-from verify.grid import profile_cases  # noqa: E402
-from verify.inputs import make_inputs  # noqa: E402
-from verify.oracle import reference_outputs  # noqa: E402
-from verify.tolerance import derive_bounds  # noqa: E402
+from verify.candidate import Call, Candidate
+from verify.candidates.cuda import DEVICE_VARIABLE, build
+from verify.case import Case
+from verify.grid import profile_cases
+from verify.inputs import make_inputs
+from verify.oracle import reference_outputs
+from verify.tolerance import derive_bounds
 
 KERNELS = ("cuda_textbook", "cuda_tiled")
 Ratios = dict[tuple[str, str], list[np.ndarray]]
