@@ -31,6 +31,7 @@ LAYERS = (
     ("journal", "environment", "terminal"),
     ("summary_json",),
     ("runner", "report"),
+    ("fuzz",),
     ("commands", "conformance"),
     ("plugin", "cli"),
     ("__main__",),
@@ -39,7 +40,7 @@ LAYERS = (
 
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 IO_MODULES = ("subprocess", "socket", "tempfile", "multiprocessing", "shutil")
-MAY_DO_IO = ("worker", "runner", "report", "plugin", "cli", "commands", "journal", "environment", "capture_file")
+MAY_DO_IO = ("worker", "runner", "report", "fuzz", "plugin", "cli", "commands", "journal", "environment", "capture_file")
 
 
 def _sources() -> list[Path]:

@@ -33,7 +33,7 @@ from verify.grid.axes import (
     mask_fields,
 )
 from verify.problem import LAYOUTS, AttentionProblem
-from verify.recipes import recipe_names
+from verify.recipes import drawn_recipe_names, recipe_names
 
 _MASK_NEEDS: dict[str, frozenset[str]] = {"none": frozenset(), "causal_window": frozenset({"causal", "window"})}
 _PACKED_FORMS = ("plain", "lengths")
@@ -99,7 +99,7 @@ def recipes(*, names: Collection[str] | None = None) -> SearchStrategy[Recipe]:
     UsageError
         For an unknown name.
     """
-    chosen = [name for name in recipe_names() if name != "capture"] if names is None else list(names)
+    chosen = tuple(drawn_recipe_names() if names is None else names)
     unknown = sorted(set(chosen) - set(recipe_names()))
     require(not unknown, "names", unknown, "names out of " + ", ".join(recipe_names()))
     fixed = [recipe for recipe in (*GRID_RECIPES, LOW_UNSCALED) if recipe.name in chosen]

@@ -10,7 +10,7 @@ from itertools import combinations
 from verify.case import Case
 from verify.grid.axes import MASKS
 from verify.problem import LAYOUTS, AttentionProblem
-from verify.recipes import recipe_names
+from verify.recipes import drawn_recipe_names
 
 Property = tuple[str, str]
 """(axis, value), e.g. ("mask", "causal")."""
@@ -23,12 +23,12 @@ AXES: dict[str, tuple[str, ...]] = {
     "form": ("plain", "lengths", "ragged", "paged"),
     "group": ("1", "2", "3", "5", "7"),
     "layout": LAYOUTS,
-    "recipe": tuple(name for name in recipe_names() if name != "capture"),
+    "recipe": drawn_recipe_names(),
     "keys": ("empty", "tiny", "tile", "edge", "other", "long"),
     "aspect": ("equal", "few_q", "more_q"),
     "head_dim": ("64s", "8s", "odd", "dv"),
 }
-"""Axis -> its values. Capture needs a file, so it is no value of the grid."""
+"""Axis -> its values. Recipes whose values are given are no values of the grid."""
 LONG_KEYS = 512
 _PACKED_NEEDS = {"form": ("plain", "lengths"), "group": ("1",), "aspect": ("equal",), "head_dim": ("64s", "8s", "odd")}
 

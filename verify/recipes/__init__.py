@@ -1,8 +1,16 @@
 """Named value designs: what q, k, v and dout look like. Registers every recipe; places nothing in memory."""
 
-from verify.recipes import captured, gaussian, ranges, scores, values
+from verify.recipes import captured, gaussian, pinned, ranges, scores, values
 from verify.recipes.draw import Draw, Operands
-from verify.recipes.registry import RecipeInfo, check_recipe, describe, design, recipe_info, recipe_names
+from verify.recipes.registry import (
+    RecipeInfo,
+    check_recipe,
+    describe,
+    design,
+    drawn_recipe_names,
+    recipe_info,
+    recipe_names,
+)
 
 __all__ = [
     "Draw",
@@ -12,7 +20,9 @@ __all__ = [
     "check_recipe",
     "describe",
     "design",
+    "drawn_recipe_names",
     "gaussian",
+    "pinned",
     "ranges",
     "recipe_info",
     "recipe_names",

@@ -12,6 +12,8 @@ from verify.errors import require
 from verify.recipes.draw import Draw, Operands, share
 
 Build = Callable[..., Operands]
+GIVEN_VALUES = ("capture", "pinned")
+"""Recipes whose values are given, not drawn: they belong to no grid and to no strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,11 @@ def recipe(name: str, summary: str, targets: str, **defaults: ParamValue) -> Cal
 def recipe_names() -> tuple[str, ...]:
     """Names of all recipes, in alphabetical order."""
     return tuple(sorted(_RECIPES))
+
+
+def drawn_recipe_names() -> tuple[str, ...]:
+    """Names of the recipes that make values from a seed; the others read them from a file or the case id."""
+    return tuple(name for name in recipe_names() if name not in GIVEN_VALUES)
 
 
 def recipe_info(name: str) -> RecipeInfo:

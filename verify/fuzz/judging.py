@@ -1,0 +1,136 @@
+"""One case on one candidate for a campaign: which checks run, on which variant, with sessions that are kept."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from verify.candidates import load
+from verify.case import Case
+from verify.checks import CHECKS, Check, select_checks
+from verify.checks.case_run import CaseFacts
+from verify.errors import require
+from verify.inputs import make_inputs
+from verify.record import Record
+from verify.runner import Judge, RunOptions
+from verify.verdict import Finding, Status, Verdict
+
+EVERY_CASE = ("contract", "forward", "lse", "backward", "aggregate")
+"""Checks that share the calls of a case, so that they cost hardly more than one."""
+COSTLY_EVERY = 8
+"""One case in so many also runs one of the checks that call the candidate again."""
+MAX_SESSIONS = 4
+"""Variants of a candidate whose processes are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A case, the candidate (or variant) that it ran on and what the checks found."""
+
+    case: Case
+    candidate: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def failing(self) -> bool:
+        """Any check failed."""
+        return any(finding.status.is_failure for finding in self.findings)
+
+
+@dataclass(slots=True)
+class CaseJudge:
+    """Judges cases one after another; keeps a session for each of the last few variants."""
+
+    checks: tuple[str, ...] = ()
+    """Checks that run on every case; empty = EVERY_CASE always, one of the others now and then."""
+    timeout_s: float = 20.0
+    in_process: bool = False
+    python: str | None = None
+    _judges: OrderedDict[str, Judge] = field(default_factory=OrderedDict)
+
+    def judge(self, case: Case, candidate: str, *, only: str | None = None) -> Judged:
+        """Findings of the selected checks, or of the one named by `only`."""
+        checks = select_checks((only,)) if only else self._checks_of(case)
+        judge = self._judge(candidate)
+        run = judge.case_run(CaseFacts(case=case, inputs=make_inputs(case)), candidate)
+        refusal = run.contract.capabilities.refusal(case.problem)
+        if refusal is not None:
+            findings: tuple[Finding, ...] = (
+                Finding(check="capabilities", status=Status.UNSUPPORTED, reasons=(refusal,)),
+            )
+        else:
+            findings = tuple(check.run(run) for check in checks)
+        return Judged(case=case, candidate=candidate, findings=findings)
+
+    def record(self, judged: Judged) -> Record:
+        """Record of a judged case, for reports and the terminal."""
+        judge = self._judge(judged.candidate)
+        run = judge.case_run(CaseFacts(case=judged.case, inputs=make_inputs(judged.case)), judged.candidate)
+        return judge.record(run, judged.candidate, judged.findings)
+
+    def close(self) -> None:
+        """End all sessions."""
+        for judge in self._judges.values():
+            judge.close()
+        self._judges.clear()
+
+    def _judge(self, candidate: str) -> Judge:
+        if candidate not in self._judges:
+            options = RunOptions(
+                candidates=(candidate,),
+                timeout_s=self.timeout_s,
+                in_process=self.in_process,
+                python=self.python,
+                run_id="fuzz",
+            )
+            self._judges[candidate] = Judge(options)
+            if len(self._judges) > MAX_SESSIONS:
+                self._judges.popitem(last=False)[1].close()
+        self._judges.move_to_end(candidate)
+        return self._judges[candidate]
+
+    def _checks_of(self, case: Case) -> tuple[Check, ...]:
+        if self.checks:
+            return select_checks(self.checks)
+        chosen = [name for name in EVERY_CASE if name in CHECKS]
+        others = [name for name in CHECKS if name not in EVERY_CASE]
+        # Chosen by the case id, so that the same case is judged by the same checks on every machine.
+        ticket = zlib.crc32(case.case_id.encode())
+        if others and ticket % COSTLY_EVERY == 0:
+            chosen.append(others[ticket // COSTLY_EVERY % len(others)])
+        return select_checks(tuple(chosen))
+
+
+def check_case(
+    case: Case | str, candidate: str, *, checks: tuple[str, ...] = (), in_process: bool = True, timeout_s: float = 60.0
+) -> Verdict:
+    """Verdict of one case on one candidate, for tests: assert on its `status`.
+
+    Parameters
+    ----------
+    case
+        A Case or a case id.
+    candidate
+        Name that verify.candidates.load knows.
+    checks
+        Names of checks; empty = all of them.
+    in_process
+        Run the candidate in this process; False protects the caller from crashes and hangs and costs a process start.
+    timeout_s
+        Wall-clock limit of one call in a process of its own.
+
+    Raises
+    ------
+    UsageError
+        Unknown candidate, check or case id.
+    """
+    known = Case.parse(case) if isinstance(case, str) else case
+    reason = load(candidate).unavailable()
+    require(reason is None, "candidate", candidate, f"an available candidate ({reason})")
+    names = tuple(check.name for check in select_checks(checks))
+    judge = CaseJudge(checks=names, timeout_s=timeout_s, in_process=in_process)
+    try:
+        return judge.record(judge.judge(known, candidate)).verdict
+    finally:
+        judge.close()
