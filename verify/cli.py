@@ -72,6 +72,16 @@ def run(**options: Any) -> None:
     sys.exit(EXIT_FINDINGS if run_command(**options) else 0)
 
 
+@cli.command()
+@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True, help="Where it goes.")
+def report(records: tuple[Path, ...], out: Path) -> None:
+    """Write the report again from journals (records-*.jsonl), of a run that was stopped too."""
+    from verify.commands.report import report_command
+
+    report_command(paths=records, out=out)
+
+
 @cli.command("list")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of tables.")
 def list_(as_json: bool) -> None:
