@@ -1,4 +1,4 @@
-"""The checks by name, and which of them a profile runs."""
+"""The checks by name, and which of them run when none is asked for."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from verify.checks.base import Check
 from verify.checks.comparison import BACKWARD, FORWARD, LSE
 from verify.checks.contract import CONTRACT
 from verify.checks.determinism import DETERMINISM
+from verify.checks.power import POWER
+from verify.checks.special_values import SPECIAL_VALUES
 from verify.errors import require
 
-CHECKS = {check.name: check for check in (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM)}
+DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER)
+"""Cheap enough for every case: no more than a few calls and no reference of changed inputs."""
+SEVERAL_CALLS = (SPECIAL_VALUES,)
+"""Several calls with changed inputs, most of them with a reference and bounds of their own."""
+CHECKS = {check.name: check for check in (*DEFAULT, *SEVERAL_CALLS)}
+ALL = "all"
 
 
 def select_checks(names: tuple[str, ...]) -> tuple[Check, ...]:
-    """Checks of those names, in registry order; all of them when no name is given."""
+    """Checks of those names, in registry order; `all` stands for every check, no name for those of DEFAULT."""
     for name in names:
-        require(name in CHECKS, "checks", name, "one of " + ", ".join(CHECKS))
-    return tuple(check for name, check in CHECKS.items() if not names or name in names)
+        require(name in CHECKS or name == ALL, "checks", name, "all or one of " + ", ".join(CHECKS))
+    if not names:
+        return DEFAULT
+    return tuple(check for name, check in CHECKS.items() if ALL in names or name in names)
 
 
-__all__ = ["CHECKS", "Check", "select_checks"]
+__all__ = ["ALL", "CHECKS", "DEFAULT", "SEVERAL_CALLS", "Check", "select_checks"]
