@@ -16,15 +16,15 @@ from verify.verdict import Finding
 from verify.worker import InProcessSession
 
 Outputs = dict[str, Array]
+Fault = Callable[[Callable[[Call], Outputs], Call], Outputs]
+"""(the honest candidate, call) -> outputs."""
 HONEST = ("numpy_tiled", "cuda_tiled")
 
 
 class Faulty:
     """An honest candidate whose calls or outputs pass through a fault."""
 
-    def __init__(
-        self, fault: Callable[[Callable[[Call], Outputs], Call], Outputs], honest: str = "numpy_tiled"
-    ) -> None:
+    def __init__(self, fault: Fault, honest: str = "numpy_tiled") -> None:
         self.name = "faulty"
         self._honest = load(honest)
         self._fault = fault

@@ -1,6 +1,7 @@
 """Special values: a NaN that is swallowed or leaks is found; honest kernels pass under every mask."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def replaces_by_zero_key(honestly: Callable[[Call], Outputs], call: Call) -> Out
     """A kernel that reads every non-finite v as 0 and marks nothing."""
     v = call.arrays["v"]
     cleaned = np.where(np.isfinite(v.astype(np.float32)), v, np.array(0, v.dtype))
-    return honestly(Call(problem=call.problem, arrays={**call.arrays, "v": cleaned}, backward=call.backward))
+    return honestly(replace(call, arrays={**call.arrays, "v": cleaned}))
 
 
 def test_a_value_replaced_by_zero_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""Special values check: a NaN or infinity that a row may attend to reaches what the reference says, and nothing else."""
+"""Special values check: a NaN or infinity that a row may attend to reaches what the reference says, nothing else."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _special_values(run: CaseRun) -> Finding:
 
 
 def _judge(ledger: Ledger, varied: CaseRun, spot: Spot, outputs: Mapping[str, Array]) -> None:
-    """Elements that must be special are, those out of its reach are not, and what did not change is within its bound."""
+    """What must be special is, what lies out of reach is not, and what did not change is within its bound."""
     run = ledger.run
     backward = run.contract.capabilities.backward
     key = {"backward": backward, "with_dlse": backward and run.with_dlse}
