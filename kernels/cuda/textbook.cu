@@ -74,13 +74,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_scores(ForwardPara
     write_scores(p.problem, p.scores);
 }
 
-// Row maximum over the visible keys and the sink. fmaxf passes over NaNs; they come back through exp.
+// Row maximum over the visible keys and the sink; -inf if there is neither.
 __device__ __forceinline__ float row_max(const float* scores, int cols, int lane, float sink)
 {
     float largest = sink;
     for (int col = lane; col < cols; col += WARP)
         if (!is_hidden(scores[col]))
-            largest = fmaxf(largest, scores[col]);
+            largest = raised_max(largest, scores[col]);
     return warp_max(largest);
 }
 
@@ -94,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_softmax(ForwardPar
         return;
     const long long first = pair_index(p.problem, s.batch, head, row, 0);
     const float sink = row < s.q_length ? sink_of(p.problem, head) : -infinity();
-    const float shift = finite_shift(row_max(p.scores + first, p.problem.seqlen_k, lane, sink));
+    const float largest = row_max(p.scores + first, p.problem.seqlen_k, lane, sink);
+    const float shift = finite_shift(largest);
     float sum = 0.0f;
     for (int col = lane; col < p.problem.seqlen_k; col += WARP) {
         const float score = p.scores[first + col];
@@ -106,10 +107,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_softmax(ForwardPar
     for (int col = lane; col < p.problem.seqlen_k; col += WARP) {  // each lane reads back what it wrote: no barrier
         const float weight = p.probs[first + col];
         if (!is_hidden(weight))
-            p.probs[first + col] = sum == 0.0f ? 0.0f : weight / sum;
+            p.probs[first + col] = sum == 0.0f ? weightless_out(largest) : weight / sum;
     }
     if (lane == 0)
-        *value_of(p.lse, s.batch, s.q_start, row, head) = sum == 0.0f ? -infinity() : shift + logf(sum);
+        *value_of(p.lse, s.batch, s.q_start, row, head) =
+            sum == 0.0f ? weightless_lse(largest) : shift + logf(sum);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) forward_values(ForwardParams p)
@@ -146,10 +148,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) backward_probs(BackwardPar
     if (!e.inside)
         return;
     const long long at = pair_index(p.problem, s.batch, head, e.row, e.col);
-    const float lse = *value_of(p.lse, s.batch, s.q_start, e.row, head);
     const float score = p.scores[at];
-    // lse = -inf: no key of the row carries weight, its gradients are zero.
-    p.probs[at] = is_hidden(score) || lse == -infinity() ? hidden_mark() : expf(score - lse);
+    const float lse = *value_of(p.lse, s.batch, s.q_start, e.row, head);
+    p.probs[at] = is_hidden(score) ? score : expf(score - lse);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) backward_dprobs(BackwardParams p)

@@ -60,8 +60,8 @@ __device__ __forceinline__ void update_row(Softmax& state, int i, float* scores,
 #pragma unroll
     for (int j = 0; j < MY_COLS; ++j) {
         const float logit = scores[me.x + j * THREADS_X];
-        if (!is_hidden(logit))  // fmaxf passes over NaNs; they come back through exp
-            largest = fmaxf(largest, logit);
+        if (!is_hidden(logit))
+            largest = raised_max(largest, logit);
     }
     largest = row_max(largest);
     const float shift = finite_shift(largest);
@@ -94,7 +94,7 @@ __device__ __forceinline__ void drop_weights(float* weights, const Problem& p, c
     });
 }
 
-// O = sum / l and lse = m + log(l). A row that saw no key and no sink has l = 0: out = 0, lse = -inf.
+// O = sum / l and lse = m + log(l). Padding rows count as rows that saw no key, whatever the sink.
 __device__ __forceinline__ void finish_softmax(Softmax& state, const ForwardParams& p, const Sequence& s, int head,
                                                int row0, Place me)
 {
@@ -102,12 +102,13 @@ __device__ __forceinline__ void finish_softmax(Softmax& state, const ForwardPara
     for (int i = 0; i < MY_ROWS; ++i) {
         const int row = row0 + me.y + i * THREADS_Y;
         const float sum = row < s.q_length ? state.row_sum[i] : 0.0f;
+        const float largest = row < s.q_length ? state.row_max[i] : -infinity();
 #pragma unroll
         for (int c = 0; c < MY_DIMS; ++c)
-            state.out[i][c] = sum == 0.0f ? 0.0f : state.out[i][c] / sum;
+            state.out[i][c] = sum == 0.0f ? weightless_out(largest) : state.out[i][c] / sum;
         if (me.x == 0 && row < s.q_extent)
             *value_of(p.lse, s.batch, s.q_start, row, head) =
-                sum == 0.0f ? -infinity() : finite_shift(state.row_max[i]) + logf(sum);
+                sum == 0.0f ? weightless_lse(largest) : largest + logf(sum);
     }
 }
 
@@ -201,8 +202,7 @@ struct PairGradient {
 __device__ __forceinline__ PairGradient pair_gradient(const Problem& p, const Sequence& s, int head, int row, int col,
                                                       float dot, float dprob, float lse, float delta)
 {
-    // lse = -inf: no key of the row carries weight, its gradients are zero.
-    if (!is_visible(p, s, head, row, col) || lse == -infinity())
+    if (!is_visible(p, s, head, row, col))
         return {hidden_mark(), hidden_mark(), hidden_mark()};
     const Logit logit = logit_of(p, s, head, row, col, dot);
     const float prob = expf(logit.value - lse);

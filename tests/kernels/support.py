@@ -139,14 +139,19 @@ def _largest(array: Any) -> float:
 
 def _sizes(problem: Problem) -> _Sizes:
     wide, options, extras = widened(problem), problem.options, problem.extras
-    q, k, v, dout = (_largest(array) for array in (wide.q, wide.k, wide.v, wide.dout))
-    head_dim, head_dim_v = wide.q.shape[-1], wide.v.shape[-1]
     distance = wide.q.shape[1] + wide.k.shape[1]
-    logit = abs(options.softmax_scale) * head_dim * q * k
+    logit = abs(options.softmax_scale) * _largest_product(wide.q, wide.k)
     for array, factor in ((extras.bias, 1), (extras.sink, 1), (extras.alibi_slopes, distance)):
         logit += 0.0 if array is None else factor * _largest(array)
     kept = 1.0 / (1.0 - options.dropout_p)
-    return _Sizes(logit, kept * head_dim_v * v * dout, q, k, v * kept, dout * kept, _largest(wide.dlse))
+    q, k, v, dout, dlse = (_largest(array) for array in (wide.q, wide.k, wide.v, wide.dout, wide.dlse))
+    return _Sizes(logit, kept * _largest_product(wide.dout, wide.v), q, k, v * kept, dout * kept, dlse)
+
+
+def _largest_product(rows: Any, keys: Any) -> float:
+    """max over all pairs of sum_c |rows_ic| |keys_jc|, each query head with its key head."""
+    keys = np.repeat(keys, rows.shape[2] // keys.shape[2], axis=2)
+    return _largest(np.einsum("bihc,bjhc->bhij", np.abs(rows), np.abs(keys)))
 
 
 def bounds(problem: Problem, dtype: str) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Gradients against differences of the kernel's own forward, with no reference in between.
 
-The forward is fp32, so a central difference with step h is off by about u |f| / h from rounding and by h^2 / 6 times the
-third derivative from truncation. With f = <dout, out> + <dlse, lse> of order 10 and h = 2^-5 these are 2e-5 and, along a
-unit direction, 2e-4; a gradient that is wrong differs by its own size.
+The forward is fp32: a central difference with step h is off by about u |f| / h (rounding) and h^2 / 6 times the third
+derivative (truncation). With f = <dout, out> + <dlse, lse> of order 10 and h = 2^-5 these are 2e-5 and, along a unit
+direction, 2e-4; a gradient that is wrong differs by its own size.
 """
 
 from __future__ import annotations

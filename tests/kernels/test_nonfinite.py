@@ -78,3 +78,24 @@ def test_a_row_whose_every_visible_score_is_nan_is_nan(kernel: Kernel, cpu: Host
     assert np.isnan(got["out"][:, 1]).all()
     assert np.isnan(got["lse"][:, :, 1]).all()
     assert np.isfinite(got["out"][:, [0, 2]]).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    ("name", "where", "value"),
+    [("k", slice(None), -np.inf), ("k", 2, -np.inf), ("k", 2, np.inf), ("v", 2, np.inf), ("q", 1, -np.inf)],
+)
+def test_infinite_scores_end_where_the_reference_has_them_backward_too(
+    kernel: Kernel, cpu: HostBackend, name: str, where: int | slice, value: float
+) -> None:
+    """Positive queries make the scores of an infinite key infinite; a row of -inf scores has no softmax: NaN."""
+    options = AttentionOptions(softmax_scale=0.5)
+    problem = stored(plain_problem(4, seqlen_q=3, seqlen_k=20, head_dim=2, options=options), "fp32")
+    problem.q[...] = np.abs(problem.q) + 0.1
+    problem.k[...] = np.abs(problem.k) + 0.1
+    getattr(problem, name)[:, where] = value
+    got, expected = run(kernel, cpu, problem, small_tile(kernel)), expected_outputs(problem)
+    for output, reference in expected.items():
+        special = ~np.isfinite(reference)
+        assert_array_equal(~np.isfinite(got[output]), special, err_msg=output)
+        assert_array_equal(got[output][special], reference[special], err_msg=output)
