@@ -86,6 +86,13 @@ def test_an_infinite_answer_has_error_zero_only_if_given() -> None:
     assert np.isinf(proven.error_of(np.zeros(proven.mid.shape))).all()
 
 
+def test_a_bound_is_rounded_up_to_a_double() -> None:
+    flint = certified.flint
+    balls = np.array([flint.arb(n) / 97 for n in range(1, 97)], dtype=object)
+    bounds = certified.CertifiedArray(balls).error_of(np.zeros(96))
+    assert all(flint.arb(float(bound)) > ball for bound, ball in zip(bounds, balls, strict=True))
+
+
 @pytest.fixture
 def without_flint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     real = builtins.__import__
