@@ -82,6 +82,9 @@ class Campaign:
         outputs = _run(candidate, Call(problem=problem, arrays=arrays, backward=backward, with_dlse=with_dlse))
         if outputs is None:
             return
+        if "dropout_keep" in outputs:
+            # It drew its own mask: judge what it did with that mask.
+            arrays = {**arrays, "dropout_keep": outputs["dropout_keep"]}
         reference = reference_outputs(problem, arrays, backward=backward, with_dlse=with_dlse).outputs
         started = time.process_time()
         arithmetic = candidate.contract.arithmetic[problem.dtype]

@@ -45,7 +45,9 @@ def bin_ratio(values: Real, weights: Real, form: FloatFormat) -> Real:
     heads, lines, n = values.shape
     if not values.size:
         return np.ones(values.shape, dtype=np.float32)
-    bins = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> np.uint32(24 - form.precision - BIN_BITS)
+    # fp32 has no bits to drop: only equal values share a bin.
+    dropped = np.uint32(max(0, 24 - form.precision - BIN_BITS))
+    bins = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> dropped
     # Bin above, column below: one sort of integers orders both, line by line.
     keys = (bins.astype(np.uint64) << np.uint64(32)) | np.arange(n, dtype=np.uint64)
     keys.sort(axis=-1)

@@ -48,6 +48,13 @@ def test_honest_kernel_is_never_rejected(case: Case, variant: str) -> None:
         assert (np.abs(got[judged] - expected[judged]) <= bound.total[judged]).all(), name
 
 
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_every_declared_arithmetic_is_honest(variant: str, dtype: str) -> None:
+    p = problem(dtype=dtype, nheads=4, nheads_kv=2, sink=True, softcap=5.0, dropout_p=0.25, seqlen_q=70, seqlen_k=70)
+    assert judge(p, normal_arrays(p), scheme=build(variant).schemes[dtype]).worst() <= 1.0
+
+
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_correctly_rounded_reference_is_accepted(feature: str, dtype: str) -> None:
