@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from references.attention import attention
-from references.attention_backward import Gradients, attention_backward
+from references.attention_backward import Gradients, attention_with_gradients
 from references.options import AttentionExtras, AttentionOptions
-from references.paged import gather_pages, scatter_pages
+from references.paged import add_to_pages, gather_pages
 from references.varlen import attention_varlen, attention_varlen_backward
 from verify.dense import attention_extras, attention_options
 from verify.problem import AttentionProblem
@@ -54,15 +54,15 @@ def reference_outputs(
     q, k, v = (arrays[name] for name in ("q", "k", "v"))
     if problem.page_size:
         k, v = (_gather(pages, problem, arrays) for pages in (k, v))
-    result = attention(q, k, v, options=options, extras=extras)
-    outputs = {"out": result.out, "lse": result.lse}
-    if backward:
-        gradients = attention_backward(q, k, v, arrays["dout"], options=options, extras=extras, dlse=dlse)
-        outputs |= _named(gradients)
-    if backward and problem.page_size:
+    if not backward:
+        result = attention(q, k, v, options=options, extras=extras)
+        return Reference(outputs={"out": result.out, "lse": result.lse})
+    result, gradients = attention_with_gradients(q, k, v, arrays["dout"], options=options, extras=extras, dlse=dlse)
+    outputs = {"out": result.out, "lse": result.lse, **_named(gradients)}
+    if problem.page_size:
         for name in ("dk", "dv"):
             npages, page_size = arrays[name[1:]].shape[:2]
-            outputs[name] = scatter_pages(
+            outputs[name] = add_to_pages(
                 outputs[name], arrays["page_table"], arrays["seqlens_k"], npages=npages, page_size=page_size
             )
     return Reference(outputs=outputs)
