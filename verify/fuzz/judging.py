@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from verify.candidates import load
 from verify.case import Case
 from verify.checks import CHECKS, Check, select_checks
-from verify.checks.case_run import CaseFacts
+from verify.checks.case_run import CaseFacts, CaseRun
 from verify.errors import require
 from verify.inputs import make_inputs
 from verify.record import Record
@@ -52,8 +52,7 @@ class CaseJudge:
     def judge(self, case: Case, candidate: str, *, only: str | None = None) -> Judged:
         """Findings of the selected checks, or of the one named by `only`."""
         checks = select_checks((only,)) if only else self._checks_of(case)
-        judge = self._judge(candidate)
-        run = judge.case_run(CaseFacts(case=case, inputs=make_inputs(case)), candidate)
+        run = self.case_run(case, candidate)
         refusal = run.contract.capabilities.refusal(case.problem)
         if refusal is not None:
             findings: tuple[Finding, ...] = (
@@ -65,9 +64,12 @@ class CaseJudge:
 
     def record(self, judged: Judged) -> Record:
         """Record of a judged case, for reports and the terminal."""
-        judge = self._judge(judged.candidate)
-        run = judge.case_run(CaseFacts(case=judged.case, inputs=make_inputs(judged.case)), judged.candidate)
-        return judge.record(run, judged.candidate, judged.findings)
+        run = self.case_run(judged.case, judged.candidate)
+        return self._judge(judged.candidate).record(run, judged.candidate, judged.findings)
+
+    def case_run(self, case: Case, candidate: str) -> CaseRun:
+        """The case on the candidate, nothing asked yet."""
+        return self._judge(candidate).case_run(CaseFacts(case=case, inputs=make_inputs(case)), candidate)
 
     def close(self) -> None:
         """End all sessions."""

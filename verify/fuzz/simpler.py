@@ -1,4 +1,4 @@
-"""Simpler problems than a given one: fewer features, then smaller shapes. Pure; whether they still fail is asked elsewhere.
+"""Simpler problems than a given one: fewer features, then smaller shapes. Pure; minimise asks whether they still fail.
 
 Every step is simpler by construction, so a greedy search over them ends.
 """
