@@ -10,19 +10,14 @@ import numpy as np
 from verify.dense import Float64
 from verify.dtypes import FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor, group_ratio
-from verify.tolerance.forward_terms import (
-    ForwardBlock,
-    Terms,
-    dropout_scale_error,
-    rounding_bound,
-    rounding_variance,
-    scale_terms,
-)
-from verify.tolerance.forward_terms import total as sum_of
+from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.gradient_errors import GradientErrors, RowErrors
 from verify.tolerance.operands import Operands, Scaled
+from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
+from verify.tolerance.terms import Terms, scale_terms
+from verify.tolerance.terms import total as sum_of
 
 SEEN_WEIGHT = 1e-12
 """Weights below this do not set the inflation that a whole row shares; their own terms carry their own."""
@@ -247,7 +242,7 @@ def value_terms(
         limit_weights = limit_weights + np.float32(U) * bound * factor * (1 + errors.worst_exponent)
     hard_weights = swollen * errors.exponent_hard
     if block.dropout is not None:
-        hard_weights = hard_weights + weights * np.float32(dropout_scale_error(ops.sequence.dropout_p) / U)
+        hard_weights = hard_weights + weights * np.float32(ops.dropout_scale_error / U)
     return _summed(
         rounds,
         variance=variance,

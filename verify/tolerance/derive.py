@@ -20,11 +20,12 @@ from verify.errors import require
 from verify.problem import AttentionProblem
 from verify.tolerance.backward_terms import bias_terms, key_terms, query_terms, sink_terms, value_terms
 from verify.tolerance.bound import Bound, TermSums, assemble
-from verify.tolerance.forward_terms import Terms, forward_block
+from verify.tolerance.forward_terms import forward_block
 from verify.tolerance.gradient_errors import GradientErrors, RowErrors, gradient_errors, products, row_errors
 from verify.tolerance.operands import Operands, operands_of
 from verify.tolerance.roundings import Roundings, resolve
 from verify.tolerance.scores import RowMaxima, ScoreBlock, score_block
+from verify.tolerance.terms import Terms
 
 BLOCK_ELEMENTS = 2**18
 """Weights of one block: about forty float32 and five float64 arrays of this size live at once, 50 MiB."""

@@ -12,13 +12,9 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import float_format
-from verify.tolerance.forward_terms import (
-    ForwardBlock,
-    dropout_scale_error,
-    rounding_bound,
-    rounding_variance,
-)
+from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.operands import Operands, Scaled
+from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, Real, Roundings, U, half_ulp, inflation
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 
@@ -271,7 +267,7 @@ def gradient_errors(
     if rounds.truncates:
         hard = hard + probs * half * np.float32(rounds.dprobs_steps * rounds.step / U)
     if block.dropout is not None:
-        hard = hard + probs * np.abs(product.dprobs) * np.float32(dropout_scale_error(ops.sequence.dropout_p) / U)
+        hard = hard + probs * np.abs(product.dprobs) * np.float32(ops.dropout_scale_error / U)
     hard = hard * grown
     if rounds.u_probs_normalised and not rounds.arithmetic.lse_stored:
         # The stored, rounded softmax itself multiplies G.

@@ -13,7 +13,7 @@ import numpy as np
 from verify.dense import DenseSequence, Float64
 from verify.dtypes import FloatFormat
 from verify.tolerance.correlation import duplicate_rows, significand_ratio
-from verify.tolerance.roundings import Real, Roundings
+from verify.tolerance.roundings import Real, Roundings, U
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,6 +62,12 @@ class Operands:
     def dropout_factor(self) -> float:
         """1/(1-p); 1 without dropout."""
         return 1.0 / (1.0 - self.sequence.dropout_p)
+
+    @property
+    def dropout_scale_error(self) -> float:
+        """Relative error of the constant 1/(1-p) in fp32: p, 1-p and the quotient are rounded; 0 without dropout."""
+        p = self.sequence.dropout_p
+        return U * (2.0 + p / (1.0 - p)) if p else 0.0
 
     def stack(self, array: Real) -> Real:
         """(heads, rows, n) as (kv heads, group * rows, n): the rows that meet one key/value head."""

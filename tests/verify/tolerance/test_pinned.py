@@ -15,48 +15,66 @@ from verify.tolerance import derive_bounds
 PINNED = {
     "out is rounded after the last key tile too": (
         "round_per_tile",
-        "attn1:b=4,sq=6,sk=92,h=5,hkv=1,d=16,dtype=fp16,causal=1,window=61+0,bias=additive,cuq=0+6+12+18+24,"
-        "cuk=0+17+17+48+140,recipe=v_constant,seed=119",
+        (
+            "attn1:b=4,sq=6,sk=92,h=5,hkv=1,d=16,dtype=fp16,causal=1,window=61+0,bias=additive,cuq=0+6+12+18+24,"
+            "cuk=0+17+17+48+140,recipe=v_constant,seed=119"
+        ),
     ),
     "the sink rescales once more": (
         "fast_exp",
-        "attn1:b=3,sq=5,sk=50,h=15,hkv=3,d=16,dtype=fp16,causal=1,softcap=1.0,sink=1,cuq=0+5+10+15,cuk=0+50+59+77,"
-        "layout=sliced,recipe=zero_queries,seed=50",
+        (
+            "attn1:b=3,sq=5,sk=50,h=15,hkv=3,d=16,dtype=fp16,causal=1,softcap=1.0,sink=1,cuq=0+5+10+15,cuk=0+50+59+77,"
+            "layout=sliced,recipe=zero_queries,seed=50"
+        ),
     ),
     "a weight of 1e-19 may come back as 1e-9": (
         "qk_prescaled",
-        "attn1:b=4,sq=19,sk=26,h=6,hkv=3,d=7,dtype=bf16,causal=1,window=20+0,bias=additive,biasbc=01,dropout=0.9,"
-        "lenk=26+1+3+26,recipe=logits:max=10000.0,seed=536924",
+        (
+            "attn1:b=4,sq=19,sk=26,h=6,hkv=3,d=7,dtype=bf16,causal=1,window=20+0,bias=additive,biasbc=01,dropout=0.9,"
+            "lenk=26+1+3+26,recipe=logits:max=10000.0,seed=536924"
+        ),
     ),
     "every head of a group is rounded before the sum": (
         "round_per_tile",
-        "attn1:b=4,sq=3,sk=63,h=15,hkv=3,d=65,dtype=bf16,causal=1,bias=alibi,softcap=1.0,lenk=3+1+63+50,page=1,"
-        "recipe=v_zero_channel,seed=182714270",
+        (
+            "attn1:b=4,sq=3,sk=63,h=15,hkv=3,d=65,dtype=bf16,causal=1,bias=alibi,softcap=1.0,lenk=3+1+63+50,page=1,"
+            "recipe=v_zero_channel,seed=182714270"
+        ),
     ),
     "the un-normalised out overflows fp16": (
         "round_per_tile",
-        "attn1:b=4,sq=3,sk=95,h=9,hkv=3,d=40,dtype=fp16,pattern=boolean,block=64x64,lenk=17+17+95+63,"
-        "recipe=near_overflow,seed=3041",
+        (
+            "attn1:b=4,sq=3,sk=95,h=9,hkv=3,d=40,dtype=fp16,pattern=boolean,block=64x64,lenk=17+17+95+63,"
+            "recipe=near_overflow,seed=3041"
+        ),
     ),
     "equal significands of q round alike": (
         "q_prescaled",
-        "attn1:b=3,sq=9,sk=63,h=7,hkv=1,d=128,dtype=fp16,softcap=50.0,dropout=0.9,cuq=0+9+18+19,cuk=0+3+66+68,"
-        "recipe=falling_tiles,seed=307343",
+        (
+            "attn1:b=3,sq=9,sk=63,h=7,hkv=1,d=128,dtype=fp16,softcap=50.0,dropout=0.9,cuq=0+9+18+19,cuk=0+3+66+68,"
+            "recipe=falling_tiles,seed=307343"
+        ),
     ),
     "dropped weights are in the rounded sum": (
         "l_rounded",
-        "attn1:b=3,sq=5,sk=53,h=14,hkv=2,d=7,dtype=bf16,causal=1,window=16+0,dropout=0.25,layout=broadcast,"
-        "recipe=v_trend,seed=2207",
+        (
+            "attn1:b=3,sq=5,sk=53,h=14,hkv=2,d=7,dtype=bf16,causal=1,window=16+0,dropout=0.25,layout=broadcast,"
+            "recipe=v_trend,seed=2207"
+        ),
     ),
     "the rounding of dS is relative to its error where dS vanishes": (
         "round_per_tile",
-        "attn1:b=3,sq=30,sk=65,h=2,hkv=1,d=40,dtype=bf16,window=0+inf,bias=alibi,softcap=50.0,layout=broadcast,"
-        "recipe=v_constant,seed=509164927",
+        (
+            "attn1:b=3,sq=30,sk=65,h=2,hkv=1,d=40,dtype=bf16,window=0+inf,bias=alibi,softcap=50.0,layout=broadcast,"
+            "recipe=v_constant,seed=509164927"
+        ),
     ),
     "the factor of dropout magnifies underflow": (
         "round_per_tile",
-        "attn1:b=1,sq=31,sk=63,h=6,hkv=2,d=40,dtype=fp16,window=8+0,bias=additive,dropout=0.9,layout=bhsd,"
-        "recipe=needle:position=63,seed=63",
+        (
+            "attn1:b=1,sq=31,sk=63,h=6,hkv=2,d=40,dtype=fp16,window=8+0,bias=additive,dropout=0.9,layout=bhsd,"
+            "recipe=needle:position=63,seed=63"
+        ),
     ),
 }
 

@@ -1,0 +1,98 @@
+"""Sums over the weights of a row that the forward terms share: means, spread and hull of V, and the sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from verify.tolerance.correlation import group_ratio
+from verify.tolerance.operands import Operands
+from verify.tolerance.roundings import Real
+from verify.tolerance.scores import RowMaxima, ScoreBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowSums:
+    """Row sums that the terms share; V and O in units of V's scale, float32."""
+
+    out: Real
+    out_abs: Real
+    centre: Real
+    """Column mean of V (kv heads, 1, dim); 0 with dropout or a sink, where O is no mean of V."""
+    centred_sq: Real
+    """(V - centre)^2."""
+    weights: Real
+    """Z P."""
+    mean_abs: Real
+    """Z P |V|."""
+    spread: Real
+    """sd: P-weighted standard deviation of Z V about O."""
+    farthest: Real
+    """Largest |Z V - O| of a column."""
+    hull: Real
+    """Width of the interval that every weighting of Z V stays in."""
+    sink_probs: Real
+    """(heads, rows); 0 without sink."""
+    sink_gap: Real
+    key_ratio: Real | None
+
+    @staticmethod
+    def of(ops: Operands, block: ScoreBlock, maxima: RowMaxima) -> RowSums:
+        """Row sums of a block that spans all keys."""
+        out = (ops.out[:, block.rows] / ops.v.unit).astype(np.float32)
+        plain = ops.sink is None and block.dropout is None
+        values = ops.v.values
+        mean = values.mean(axis=1, keepdims=True) if values.shape[1] else np.zeros_like(values[:, :1])
+        centre = mean if plain and values.shape[1] else np.zeros((values.shape[0], 1, values.shape[2]), np.float32)
+        centred_sq = (values - centre) ** 2
+        weights = block.probs if block.dropout is None else block.probs * block.dropout
+        second = weights if block.dropout is None else weights * block.dropout
+        mean_abs = ops.onto_rows(weights, ops.v.magnitude)
+        mean_sq = ops.onto_rows(second, centred_sq)
+        off_centre = out - np.repeat(centre, ops.group, axis=0)
+        spread = np.sqrt(np.maximum(mean_sq - off_centre * off_centre, 0) + np.float32(3e-6) * mean_sq)
+        low, high = (np.repeat(edge, ops.group, axis=0) for edge in _column_range(values, plain=plain))
+        stretch = np.float32(ops.dropout_factor)
+        sink_probs, sink_gap = _sink_column(ops, maxima)
+        return RowSums(
+            out=out,
+            out_abs=np.abs(out),
+            centre=centre,
+            centred_sq=centred_sq,
+            weights=weights,
+            mean_abs=mean_abs,
+            spread=spread,
+            farthest=np.maximum(np.abs(stretch * high - out), np.abs(stretch * low - out)),
+            hull=stretch * (high - low),
+            sink_probs=sink_probs,
+            sink_gap=sink_gap,
+            key_ratio=_key_ratio(ops, block),
+        )
+
+
+def _column_range(values: Real, *, plain: bool) -> tuple[Real, Real]:
+    """Smallest and largest value of each column (kv heads, 1, dim), 0 included where O need not lie between them."""
+    between = plain and values.shape[1] > 0
+    low = values.min(axis=1, keepdims=True, initial=np.inf if between else 0.0)
+    high = values.max(axis=1, keepdims=True, initial=-np.inf if between else 0.0)
+    return low, high
+
+
+def _sink_column(ops: Operands, maxima: RowMaxima) -> tuple[Real, Real]:
+    if ops.sink is None:
+        none = np.zeros(maxima.peak.shape, dtype=np.float32)
+        return none, none
+    probs = np.where(maxima.alive, np.exp(np.minimum(ops.sink[:, None] - maxima.lse, 0.0)), 0.0)
+    return probs.astype(np.float32), np.maximum(maxima.peak - ops.sink[:, None], 0.0).astype(np.float32)
+
+
+def _key_ratio(ops: Operands, block: ScoreBlock) -> Real | None:
+    if all(groups is None for groups in ops.key_groups):
+        return None
+    ratio = np.ones(block.probs.shape, dtype=np.float32)
+    for kv_head, groups in enumerate(ops.key_groups):
+        if groups is not None:
+            heads = slice(kv_head * ops.group, (kv_head + 1) * ops.group)
+            ratio[heads] = group_ratio(block.probs[heads], groups[block.keys])
+    return ratio
