@@ -65,7 +65,7 @@ def compare(got: NDArray[Any], expected: Expected) -> Comparison:
     finite = special.finite
     metrics = error_metrics(values[finite], expected.values[finite], expected.form)
     failed = bool(wrong.any())
-    grid, axes = patterns.error_map(np.where(wrong & ~np.isfinite(ratio), np.inf, ratio), tensor=expected.tensor)
+    grid, axes = _error_map(wrong, ratio, expected) if failed else ((), ("", ""))
     return Comparison(
         tensor=expected.tensor,
         shape_ok=True,
@@ -90,8 +90,8 @@ def compare(got: NDArray[Any], expected: Expected) -> Comparison:
         fixed_limits_ok=within_fixed_limits(values, expected),
         worst=_worst(values, expected, np.where(wrong & ~finite, np.inf, ratio)),
         pattern=_pattern(wrong, values, expected) if failed else "",
-        error_map=grid if failed else (),
-        map_axes=axes if failed else ("", ""),
+        error_map=grid,
+        map_axes=axes,
     )
 
 
@@ -157,6 +157,12 @@ def _tile(index: tuple[int, ...], axes: tuple[str, ...], tile: tuple[int, int]) 
     row = index[axes.index("row")] if "row" in axes else 0
     column = index[axes.index("key")] if "key" in axes else 0
     return (row // tile[0] if tile[0] else 0, column // tile[1] if tile[1] else 0)
+
+
+def _error_map(
+    wrong: Bools, ratio: Float64, expected: Expected
+) -> tuple[tuple[tuple[float, ...], ...], tuple[str, str]]:
+    return patterns.error_map(np.where(wrong & ~np.isfinite(ratio), np.inf, ratio), tensor=expected.tensor)
 
 
 def _pattern(wrong: Bools, got: Float64, expected: Expected) -> str:
