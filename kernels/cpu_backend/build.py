@@ -27,7 +27,8 @@ from kernels.cpu_backend.toolchain import Compiler, cuda_include_dir, find_compi
 T = TypeVar("T")
 
 COMMON_FLAGS = (
-    *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-g1", "-fno-exceptions", "-fno-math-errno"),
+    *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno"),
+    *("-g1", "-gdwarf-4"),  # addr2line of binutils 2.40 misreads the file names of DWARF 5
     "-fno-strict-aliasing",  # kernels read a uint4 as halves through a cast, which nvcc allows
 )
 CHECKS_OF_BUILD: dict[Build, tuple[Checks, ...]] = {
@@ -38,7 +39,7 @@ CHECKS_OF_BUILD: dict[Build, tuple[Checks, ...]] = {
 """Images of a build. The two instrumentations of a checked build exclude each other, so it has two images."""
 UNDEFINED = "bounds,alignment,shift,signed-integer-overflow,float-cast-overflow,integer-divide-by-zero"
 WRAPPED = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,--wrap=memset")
-"""Calls that no instrumentation covers: sent to functions of the runtime that check the memory."""
+"""Calls that no instrumentation covers: sent to functions of the runtime that check the memory. Zig's linker cannot."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _build_image(source: Path, unit: str, build: Build, checks: Checks) -> Image
             Path(scratch, "log").write_text(log)
             Path(scratch, "log").replace(image.path.with_suffix(".log"))
             # Linked without the sanitizers' flags: the runtime takes the place of their libraries.
-            wrapped = WRAPPED if checks is Checks.MEMORY else ()
+            wrapped = WRAPPED if checks is Checks.MEMORY and not compiler.is_zig else ()
             run_compiler(compiler, ["-shared", *wrapped, str(object_file), str(runtime)], image.path)
     return image
 

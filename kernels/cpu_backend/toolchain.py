@@ -32,13 +32,18 @@ class Compiler:
         """Whether the command line and the diagnostics are clang's."""
         return "clang" in self.version.lower()
 
+    @property
+    def is_zig(self) -> bool:
+        """Whether it is the clang inside Zig, which names processors differently and sanitizes unasked."""
+        return "zig" in self.version.lower()
+
 
 SYSTEM_CUDA = Path("/usr/local/cuda")
-MACHINE_FLAGS = {"x86_64": ("-march=x86-64-v3",), "aarch64": ("-march=armv8.2-a+fp16",)}
+MACHINES = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a+fp16"}
 
 
 def machine_flags() -> tuple[str, ...]:
-    """Target flags for this machine.
+    """Compiler flags for this machine.
 
     Raises
     ------
@@ -46,11 +51,13 @@ def machine_flags() -> tuple[str, ...]:
         Outside Linux, on another architecture, or on an x86-64 processor without AVX2.
     """
     machine = platform.machine()
-    if sys.platform != "linux" or machine not in MACHINE_FLAGS:
+    if sys.platform != "linux" or machine not in MACHINES:
         raise ToolchainError(f"the CPU backend runs on Linux x86-64 or aarch64, not on {sys.platform} {machine}")
     if machine == "x86_64" and " avx2 " not in f" {Path('/proc/cpuinfo').read_text()} ":
         raise ToolchainError("the CPU backend needs AVX2, FMA and F16C (x86-64-v3), which this processor lacks")
-    return MACHINE_FLAGS[machine]
+    if find_compiler().is_zig:
+        return ("-mcpu=x86_64_v3" if machine == "x86_64" else "-mcpu=generic+v8_2a+fullfp16", "-fno-sanitize=undefined")
+    return (f"-march={MACHINES[machine]}",)
 
 
 @functools.cache
