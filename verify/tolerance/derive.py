@@ -18,11 +18,13 @@ from verify.dense import DenseSequence, Float64, dense_sequences, put_outputs, t
 from verify.dtypes import FP32, FloatFormat, float_format
 from verify.errors import require
 from verify.problem import AttentionProblem
-from verify.tolerance.backward_terms import bias_terms, key_terms, query_terms, sink_terms, value_terms
 from verify.tolerance.bound import Bound, TermSums, assemble
+from verify.tolerance.delta_errors import RowErrors, products, row_errors
 from verify.tolerance.forward_terms import forward_block
-from verify.tolerance.gradient_errors import GradientErrors, RowErrors, gradient_errors, products, row_errors
+from verify.tolerance.gradient_errors import GradientErrors, gradient_errors
+from verify.tolerance.key_terms import key_terms, value_terms
 from verify.tolerance.operands import Operands, operands_of
+from verify.tolerance.query_terms import bias_terms, query_terms, sink_terms
 from verify.tolerance.roundings import Roundings, resolve
 from verify.tolerance.scores import RowMaxima, ScoreBlock, score_block
 from verify.tolerance.terms import Terms

@@ -1,7 +1,7 @@
 """Error of dS of every weight, which dq, dk, dbias and dsink are sums of.
 
-Splits it into what is independent from weight to weight, what may be fully correlated, and what is common to a row (the
-errors of lse and of delta). Formulas: docs/tolerances.md, section Backward.
+Splits it into what is independent from weight to weight and what may be fully correlated; what is common to a row comes
+from `delta_errors`. Formulas: docs/tolerances.md, section Backward.
 """
 
 from __future__ import annotations
@@ -10,52 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify.dense import Float64
 from verify.dtypes import float_format
-from verify.tolerance.forward_terms import ForwardBlock
-from verify.tolerance.operands import Operands, Scaled
+from verify.tolerance.delta_errors import Products, RowErrors
+from verify.tolerance.gradient_terms import as_rows
+from verify.tolerance.operands import Operands
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
-from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, Real, Roundings, U, half_ulp, inflation
+from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, Real, Roundings, U, inflation
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowErrors:
-    """What is common to the weights of a row in the backward, (heads, rows) fp64. unit = scale of dP."""
-
-    unit: float
-    delta: Float64
-    """rowsum(dO * O), in units of `unit`."""
-    lse_variance: Float64
-    """Variance of the stored lse as the backward subtracts it, units of U^2."""
-    lse_hard: Float64
-    """Bound on its correlated error, units of U."""
-    lse_worst: Float64
-    """Bound on all of it, absolute."""
-    delta_variance: Float64
-    """Units of U^2 and unit^2."""
-    delta_hard: Float64
-    """Units of U and unit."""
-    delta_worst: Float64
-    """Units of unit."""
-    delta_overflows: Real
-    """bool: delta may be infinite or NaN."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Products:
-    """dP and dS of a block in units of `unit`; float32 (heads, rows, keys)."""
-
-    unit: float
-    dprobs: Real
-    """Z dP."""
-    magnitude: Real
-    """Z |dO||V|^T."""
-    centred: Real
-    """G = Z dP - delta + dlse."""
-    centred_abs: Real
-    dlse: Real | float
-    """|dlse|, (heads, rows, 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,138 +48,6 @@ class GradientErrors:
     """bool: the recomputed P is not determined, or its score may overflow."""
     uncheckable: Real | None
     """bool: nor is dS, which may overflow its format."""
-
-
-def products(ops: Operands, block: ScoreBlock, dout: Scaled) -> Products:
-    """dP, |dO||V|^T and G of a block."""
-    delta = (ops.out[:, block.rows] * (dout.values[:, block.rows].astype(np.float64))).sum(axis=-1) * dout.unit
-    dlse = None if ops.dlse is None else ops.dlse[:, block.rows]
-    raw_unit = dout.unit * ops.v.unit
-    unit = _unit(ops, dout, raw_unit)
-    dprobs = ops.scores(dout.values[:, block.rows], ops.v.values[:, block.keys])
-    magnitude = ops.scores(dout.magnitude[:, block.rows], ops.v.magnitude[:, block.keys])
-    ratio = np.float32(raw_unit / unit)
-    factor = ratio if block.dropout is None else block.dropout * ratio
-    dprobs *= factor
-    magnitude *= factor
-    shift = delta if dlse is None else delta - dlse
-    centred = dprobs - (shift / unit)[..., None].astype(np.float32)
-    return Products(
-        unit=unit,
-        dprobs=dprobs,
-        magnitude=magnitude,
-        centred=centred,
-        centred_abs=np.abs(centred),
-        dlse=0.0 if dlse is None else (np.abs(dlse) / unit)[..., None].astype(np.float32),
-    )
-
-
-def _unit(ops: Operands, dout: Scaled, raw_unit: float) -> float:
-    """Power of two near the largest |dP| and |dlse|, so that squares stay in the range of fp32."""
-    largest = 0.0 if ops.dlse is None else float(np.abs(ops.dlse).max(initial=0.0))
-    return max(raw_unit, float(2.0 ** np.ceil(np.log2(largest))) if largest > 0 else 0.0)
-
-
-def row_errors(
-    ops: Operands,
-    rounds: Roundings,
-    block: ScoreBlock,
-    maxima: RowMaxima,
-    forward: ForwardBlock,
-    product: Products,
-) -> RowErrors:
-    """Errors of lse and delta for rows whose block spans all keys."""
-    assert ops.dout is not None
-    dout = ops.dout.values[:, block.rows].astype(np.float64) * ops.dout.unit
-    out = ops.out[:, block.rows]
-    lse = np.abs(maxima.lse)
-    delta = (dout * out).sum(axis=-1)
-    stored = half_ulp(rounds.lse, maxima.lse) if rounds.arithmetic.lse_stored else 0.0
-    lse_variance = forward.lse_variance + KAPPA_SQ * 3.0 * lse**2
-    delta_abs = (np.abs(dout) * np.abs(out)).sum(axis=-1)
-    variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta_abs)
-    if rounds.arithmetic.delta_from == "dprobs":
-        variance = variance + lse_variance * (delta / product.unit) ** 2
-        hard = hard + (forward.lse_hard + stored) / U * np.abs(delta) / product.unit
-    if ops.dlse is not None:
-        variance = variance + KAPPA_SQ * ((np.abs(delta) + np.abs(ops.dlse[:, block.rows])) / product.unit) ** 2
-    return RowErrors(
-        unit=product.unit,
-        delta=delta / product.unit,
-        lse_variance=np.where(maxima.alive, lse_variance, 0.0),
-        lse_hard=np.where(maxima.alive, (forward.lse_hard + stored) / U, 0.0),
-        lse_worst=np.where(maxima.alive, forward.lse_worst + stored + 3.0 * U * lse, 0.0),
-        delta_variance=variance,
-        delta_hard=hard,
-        delta_worst=worst,
-        delta_overflows=forward.out_overflows if rounds.arithmetic.delta_from == "out" else np.isinf(worst),
-    )
-
-
-def _delta_errors(
-    ops: Operands,
-    rounds: Roundings,
-    block: ScoreBlock,
-    forward: ForwardBlock,
-    product: Products,
-    dout: Float64,
-    delta_abs: Float64,
-) -> tuple[Float64, Float64, Float64]:
-    """Variance (U^2 unit^2), hard bound (U unit) and worst case (unit) of delta."""
-    unit, out = product.unit, ops.out[:, block.rows]
-    from_probs = rounds.arithmetic.delta_from == "dprobs"
-    seen = np.abs(product.dprobs) if from_probs else product.centred_abs + product.dlse
-    weighted = (block.probs * block.growth) ** 2 * block.variance
-    if forward.key_ratio is not None:
-        weighted = weighted * forward.key_ratio
-    variance = (weighted * seen**2).sum(axis=-1).astype(np.float64)
-    if block.shared_variance is not None:
-        # Common to the keys as a linear function: Cauchy-Schwarz over the row.
-        shared = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
-        variance = variance + shared * (block.probs * product.centred_abs**2).sum(axis=-1)
-    if forward.rounded_probs is not None:
-        # Where the row sum holds the same errors, they see Z dP - delta.
-        summed = rounds.arithmetic.sum_rounded_probs
-        sees = product.centred_abs + product.dlse if summed else product.dprobs
-        variance = variance + (forward.rounded_probs * sees**2).sum(axis=-1)
-    products_abs = delta_abs
-    if from_probs:
-        products_abs = (block.probs * np.abs(product.dprobs)).sum(axis=-1) * unit
-        count = float(block.probs.shape[-1])
-        dot = rounds.dprobs_steps / 3.0 * ((block.probs * product.magnitude) ** 2).sum(axis=-1)
-        variance = variance + KAPPA_SQ * dot
-    else:
-        count = float(out.shape[-1])
-        variance = variance + (dout**2 * forward.out_variance).sum(axis=-1) / (U * unit) ** 2
-    variance = variance + KAPPA_SQ * (count / 3.0 + 1.0) * (products_abs / unit) ** 2
-    hard = (np.abs(dout) * forward.out_hard).sum(axis=-1) / (U * unit)
-    worst = (np.abs(dout) * forward.out_worst).sum(axis=-1)
-    if rounds.arithmetic.delta_from == "out":
-        variance = variance + (dout**2 * _stored_rounding(out, rounds)).sum(axis=-1) / (U * unit) ** 2
-        worst = worst + (np.abs(dout) * half_ulp(rounds.out, _finite(np.abs(out) + forward.out_worst))).sum(axis=-1)
-    worst = worst / unit + (count + 1.0) * 1.01 * U * products_abs / unit
-    if from_probs:
-        dot_worst = (block.probs * product.magnitude).sum(axis=-1) * rounds.growth(rounds.dprobs_steps)
-        exponent = (block.probs * np.expm1(np.minimum(block.worst, 80.0)) * np.abs(product.dprobs)).sum(axis=-1)
-        worst = worst + dot_worst + exponent + forward.lse_worst * products_abs / unit
-        hard = hard + (block.probs * block.hard * np.abs(product.dprobs)).sum(axis=-1)
-    return variance, hard, worst
-
-
-def _finite(values: Float64) -> Float64:
-    return np.where(np.isfinite(values), values, 0.0)
-
-
-def _stored_rounding(out: Float64, rounds: Roundings) -> Float64:
-    """Mean square rounding of the stored out: uniform, but never below the error that the reference itself predicts.
-
-    On a coarse grid (V near a large mean in bf16) the rounding of out is not uniform, and dP - delta amplifies it.
-    """
-    with np.errstate(over="ignore"):
-        predicted = out.astype(rounds.out.numpy_dtype).astype(np.float64) - out
-    limit = half_ulp(rounds.out, out)
-    mean_square: Float64 = np.maximum(limit**2 / 3.0, np.where(np.isfinite(predicted), predicted, limit) ** 2)
-    return mean_square
 
 
 def gradient_errors(
@@ -285,7 +114,7 @@ def gradient_errors(
         rounded = rounding_bound(sloped, form, form.half_subnormal / product.unit)
         independent = independent + rounding_variance(sloped, rounded, form)
         # Where dS vanishes its rounding is relative to its error: E[(u dS^)^2] = u^2 (dS^2 + variance).
-        common = _rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
+        common = as_rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
         independent = independent + np.float32(KAPPA_SQ * rounds.u_dscores**2) * (independent + hard * hard + common)
         worst = worst * np.float32(1 + 2 * rounds.u_dscores) + np.float32(U) * rounded
         uncheckable = _either(uncheckable, (sloped + worst) * product.unit >= form.max_finite)
@@ -304,10 +133,6 @@ def gradient_errors(
         uncheckable_weight=uncheckable_weight,
         uncheckable=uncheckable,
     )
-
-
-def _rows(values: Float64) -> Real:
-    return values[..., None].astype(np.float32)
 
 
 def _either(first: Real | None, second: Real) -> Real | None:

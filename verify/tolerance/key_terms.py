@@ -1,0 +1,186 @@
+"""Bounds of what a block of keys receives: dk and dv, sums over the rows of a group.
+
+Formulas: docs/tolerances.md, section Backward.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verify.dense import Float64
+from verify.dtypes import float_format
+from verify.tolerance.correlation import bin_factor, group_ratio
+from verify.tolerance.delta_errors import RowErrors
+from verify.tolerance.gradient_errors import GradientErrors
+from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
+from verify.tolerance.operands import Operands, Scaled
+from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
+from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
+from verify.tolerance.scores import ScoreBlock
+from verify.tolerance.terms import Terms
+from verify.tolerance.terms import total as sum_terms
+
+
+def key_terms(
+    ops: Operands,
+    rounds: Roundings,
+    block: ScoreBlock,
+    rows: RowErrors,
+    errors: GradientErrors,
+    reference: Float64,
+    counts: Float64,
+) -> Terms:
+    """Terms of dk for keys whose block spans all rows; reference dk (kv heads, keys, head_dim).
+
+    Parameters
+    ----------
+    counts : fp64 (kv heads, keys, 1)
+        Rows of the group that see each key.
+    """
+    queries, scale = ops.q_scaled, ops.sequence.softmax_scale
+    unit = scale * rows.unit * queries.unit
+    sloped = block.probs if block.slope is None else block.probs * block.slope
+    grown = errors.inflation * sloped
+    centred = errors.inflation * errors.dscores_sloped
+    row_variance = grown**2 * as_rows(rows.delta_variance) + centred**2 * as_rows(rows.lse_variance)
+    independent = errors.independent + row_variance
+    ratio = _query_ratio(ops, block)
+    if ratio is not None:
+        independent = independent * ratio
+    hard_weights = errors.hard + grown * as_rows(rows.delta_hard) + centred * as_rows(rows.lse_hard)
+    worst = errors.worst + sloped * as_rows(rows.delta_worst) * (1 + errors.worst_exponent)
+    total = ops.onto_keys(errors.dscores_sloped, queries.magnitude)
+    return _summed(
+        rounds,
+        variance={"dscores": U**2 * ops.onto_keys(independent, queries.square)},
+        hard={"dscores": U * ops.onto_keys(hard_weights, queries.magnitude)},
+        limit=ops.onto_keys(worst, queries.magnitude),
+        total=total,
+        value=np.abs(np.nan_to_num(reference)) / unit,
+        counts=counts,
+        unit=unit,
+        stretch=max(scale, 1.0),
+        group=ops.group,
+        overflow=_column_overflow(ops, errors.uncheckable),
+    )
+
+
+def value_terms(
+    ops: Operands,
+    rounds: Roundings,
+    block: ScoreBlock,
+    errors: GradientErrors,
+    dout: Scaled,
+    reference: Float64,
+    counts: Float64,
+) -> Terms:
+    """Terms of dv for keys whose block spans all rows; reference dv (kv heads, keys, head_dim_v)."""
+    factor = np.float32(1) if block.dropout is None else block.dropout
+    weights = block.probs * factor
+    swollen = weights * errors.inflation
+    exponent = swollen * swollen * errors.exponent_variance
+    ratio = _query_ratio(ops, block)
+    if ratio is not None:
+        exponent = exponent * ratio
+    limit_weights = weights * errors.worst_exponent
+    variance = {"exponent": U**2 * ops.onto_keys(exponent, dout.square)}
+    rounded = _backward_probs_rounding(ops, rounds, block)
+    if rounded is not None:
+        bound, spread = rounded
+        variance["probs rounding"] = U**2 * ops.onto_keys(spread * factor * factor, dout.square)
+        limit_weights = limit_weights + np.float32(U) * bound * factor * (1 + errors.worst_exponent)
+    hard_weights = swollen * errors.exponent_hard
+    if block.dropout is not None:
+        hard_weights = hard_weights + weights * np.float32(ops.dropout_scale_error / U)
+    return _summed(
+        rounds,
+        variance=variance,
+        hard={"exponent": U * ops.onto_keys(hard_weights, dout.magnitude)},
+        limit=ops.onto_keys(limit_weights, dout.magnitude),
+        total=ops.onto_keys(weights, dout.magnitude),
+        value=np.abs(np.nan_to_num(reference)) / dout.unit,
+        counts=counts,
+        unit=dout.unit,
+        stretch=ops.dropout_factor,
+        group=ops.group,
+        overflow=_column_overflow(ops, errors.uncheckable_weight),
+    )
+
+
+def _summed(
+    rounds: Roundings,
+    *,
+    variance: dict[str, Float64],
+    hard: dict[str, Float64],
+    limit: Float64,
+    total: Real,
+    value: Float64,
+    counts: Float64,
+    unit: float,
+    stretch: float,
+    group: int,
+    overflow: Real | None,
+) -> Terms:
+    """Add what summing over the rows of a group costs: accumulation, roundings per tile and over the group.
+
+    `stretch` >= 1 is the factor that a kernel may apply after the sum, so it multiplies the underflow of partial sums.
+    """
+    half = 0.5 * (total + value)
+    steps = rounds.steps(counts) + 2.0
+    variance["accumulation"] = KAPPA_SQ * U**2 * (steps / 3.0 * half**2 + 4.0 * value**2)
+    if rounds.truncates:
+        hard["truncation"] = rounds.step * steps * half
+    limit = limit + (rounds.growth(steps) + 2 * U) * total
+    # The last rounding of a single head is that of the output; the heads of a group are rounded before their sum too.
+    times = rounds.tiles_q - 1 if group == 1 else rounds.tiles_q * group
+    if rounds.arithmetic.rounds_dkv_per_tile and times:
+        size = np.sqrt(half**2 + sum_terms(variance.values()))
+        variance["rounded per tile"] = repeated_variance(size, rounds.grad, unit / stretch, times)
+        limit = limit + times * repeated_worst(total + limit, rounds.grad, unit / stretch)
+        overflow = also(overflow, unit * (total + limit) >= rounds.grad.max_finite)
+    if group > 1 and rounds.arithmetic.group_sum_dtype != "fp32":
+        form = float_format(rounds.arithmetic.group_sum_dtype)
+        times = 2 * group - 1
+        variance["group sum"] = repeated_variance(total, form, unit, times)
+        limit = limit + times * repeated_worst(total, form, unit)
+        overflow = also(overflow, unit * (total + limit) >= form.max_finite)
+    floor = underflow_floor(counts, unit, stretch)
+    return finish(hard, variance, limit, floor, unit=unit, seen=counts > 0, overflow=overflow)
+
+
+def _query_ratio(ops: Operands, block: ScoreBlock) -> Real | None:
+    """Column-wise weight of each query's group of equal queries over its own, (heads, rows, keys)."""
+    if all(groups is None for groups in ops.query_groups):
+        return None
+    stacked = ops.stack(block.probs)
+    ratio = np.ones(stacked.shape, dtype=np.float32)
+    for kv_head, groups in enumerate(ops.query_groups):
+        if groups is not None:
+            by_key = np.ascontiguousarray(stacked[kv_head].T)[None]
+            ratio[kv_head] = group_ratio(by_key, groups)[0].T
+    return ratio.reshape(block.probs.shape)
+
+
+def _backward_probs_rounding(ops: Operands, rounds: Roundings, block: ScoreBlock) -> tuple[Real, Real] | None:
+    """Bound (units of U) and variance (U^2) of rounding the recomputed P before dV, without dropout's factor."""
+    kept = rounds.u_probs_normalised and not rounds.arithmetic.lse_stored
+    names = [rounds.arithmetic.probs_backward_dtype] if rounds.u_probs_backward else []
+    names += [rounds.arithmetic.probs_normalised_dtype] if kept else []
+    bound: Real | None = None
+    spread: Real | None = None
+    for name in names:
+        form = float_format(name)
+        one = rounding_bound(block.probs, form, form.half_subnormal)
+        by_key = np.ascontiguousarray(ops.stack(block.probs).swapaxes(1, 2))
+        factor = bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(block.probs.shape)
+        variance = rounding_variance(block.probs, one, form) * factor
+        bound = one if bound is None else bound + one
+        spread = variance if spread is None else spread + variance
+    return None if bound is None or spread is None else (bound, spread)
+
+
+def _column_overflow(ops: Operands, uncheckable: Real | None) -> Real | None:
+    if uncheckable is None:
+        return None
+    hit: Real = np.asarray(ops.stack(uncheckable).any(axis=1))
+    return hit[..., None]
