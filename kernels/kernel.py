@@ -118,6 +118,14 @@ class Arithmetic:
     """Where softmax_scale enters the forward: scores or q."""
     scale_roundings: int
     """fp32 roundings in the scaling: of the constant and of the product."""
+    bias_roundings: int
+    """fp32 roundings in adding the bias."""
+    alibi_roundings: int
+    """Of slope * distance and of its subtraction."""
+    softcap_roundings: int
+    """Of s / c and of c * tanh, beside the error of tanh."""
+    dropout_roundings: int
+    """Of the constant 1 / (1 - p) and of its product with P."""
     exponential: str
     """exp(s - m), or exp2 = 2^(s c - m c) with c = log2(e)."""
     exp_ulp: float
@@ -134,6 +142,8 @@ class Arithmetic:
     lse_dtype: str
     lse_log: str
     """Unit of lse: natural or log2."""
+    flushes_subnormals: bool
+    """fp32 subnormals become zero."""
     order: str
     """Order of every sum over keys or queries."""
 

@@ -47,7 +47,7 @@ class Options:
     """int32 (batch + 1,): packed layout, sequence b has rows cu[b] to cu[b + 1]. With cu_seqlens_k or not at all."""
     cu_seqlens_k: Array | None = None
     max_seqlen_q: int | None = None
-    """Longest packed sequence. None reads cu_seqlens_q back to the host, which waits for the GPU."""
+    """Longest packed sequence; rows beyond it are not computed. None reads cu_seqlens_q: a wait for the GPU."""
     max_seqlen_k: int | None = None
     seqlens_q: Array | None = None
     """int32 (batch,): rows in use. Later rows give out = 0, lse = -inf, gradients 0."""

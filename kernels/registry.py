@@ -36,6 +36,10 @@ _ARITHMETIC = Arithmetic(
     probs_normalised=True,
     scale_on="scores",
     scale_roundings=2,
+    bias_roundings=1,
+    alibi_roundings=2,
+    softcap_roundings=2,
+    dropout_roundings=2,
     exponential="exp",
     # CUDA's expf and tanhf stay within 2 ulp and logf within 1 (CUDA C++ Programming Guide, "Mathematical Functions");
     # glibc's, which the CPU backend calls, stay within those.
@@ -47,6 +51,7 @@ _ARITHMETIC = Arithmetic(
     delta_from="out",
     lse_dtype="fp32",
     lse_log="natural",
+    flushes_subnormals=False,
     order="ascending index, one owner a sum",
 )
 

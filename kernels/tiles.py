@@ -5,7 +5,8 @@ Shared memory is the only limit looked at; registers are the compiler's business
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 from kernels.kernel import Kernel, Shared, Tile
 
@@ -105,6 +106,28 @@ def check_shape(tile: Tile, bucket: int) -> None:
         raise TileError(f"tile: {tile}, expected q and k to be multiples of {threads_y} (threads / min(k, 16))")
     if tile.q * tile.k > 32 * tile.threads:
         raise TileError(f"tile: {tile}, expected at most 32 pairs a thread, got {tile.q * tile.k // tile.threads}")
+
+
+def sweep_tiles(
+    kernel: Kernel,
+    direction: str,
+    bucket: int,
+    arch: str,
+    *,
+    q_sizes: Sequence[int] = (16, 32, 64, 128),
+    k_sizes: Sequence[int] = (16, 32, 64, 128),
+    threads: Sequence[int] = (64, 128, 256),
+) -> tuple[Tile, ...]:
+    """Every tile of the grid that the threads can cover and that fits `arch`: the candidates of a tile sweep."""
+    found = []
+    for q, k, count in itertools.product(q_sizes, k_sizes, threads):
+        tile = Tile(q=q, k=k, threads=count)
+        try:
+            check_tile(kernel, direction, bucket, tile, arch)
+        except TileError:
+            continue
+        found.append(tile)
+    return tuple(found)
 
 
 def check_tile(kernel: Kernel, direction: str, bucket: int, tile: Tile, arch: str) -> None:

@@ -21,14 +21,16 @@ struct Sequence {
 
 __device__ __forceinline__ Sequence sequence_of(const Problem& p, int batch)
 {
+    // Lengths are device data that nobody has checked. Clamped to what the launch and the workspaces were sized for, a wrong
+    // one gives wrong numbers but no access outside of the tensors of this batch element.
     Sequence s;
     s.batch = batch;
     s.q_start = p.cu_seqlens_q ? p.cu_seqlens_q[batch] : 0;
     s.k_start = p.cu_seqlens_k ? p.cu_seqlens_k[batch] : 0;
-    s.q_extent = p.cu_seqlens_q ? p.cu_seqlens_q[batch + 1] - s.q_start : p.seqlen_q;
-    s.k_extent = p.cu_seqlens_k ? p.cu_seqlens_k[batch + 1] - s.k_start : p.seqlen_k;
-    s.q_length = p.seqlens_q ? p.seqlens_q[batch] : s.q_extent;
-    s.k_length = p.seqlens_k ? p.seqlens_k[batch] : s.k_extent;
+    s.q_extent = p.cu_seqlens_q ? min(p.cu_seqlens_q[batch + 1] - s.q_start, p.seqlen_q) : p.seqlen_q;
+    s.k_extent = p.cu_seqlens_k ? min(p.cu_seqlens_k[batch + 1] - s.k_start, p.seqlen_k) : p.seqlen_k;
+    s.q_length = p.seqlens_q ? min(p.seqlens_q[batch], s.q_extent) : s.q_extent;
+    s.k_length = p.seqlens_k ? min(p.seqlens_k[batch], s.k_extent) : s.k_extent;
     s.diagonal = p.bottom_right ? s.k_length - s.q_length : 0;
     return s;
 }

@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from kernels.dropout import dropout_keep_mask
 from kernels.host_backend import HostBackend
 from kernels.kernel import Kernel
 from kernels.launch import backward, forward
 from kernels.options import Options
+from references.options import AttentionExtras, AttentionOptions
+from references.varlen import attention_varlen, attention_varlen_backward
 from tests.kernels.support import KERNELS, assert_no_faults, small_tile
+from tests.references.problems import relative_distance
+
+FP32_DISTANCE = 1e-4
+"""Sums of up to 80 terms of order 10 in fp32: 80 * 10 * 2^-24 is 5e-5."""
 
 CU_Q = np.array([0, 5, 5, 38, 40], np.int32)
 CU_K = np.array([0, 20, 23, 40, 40], np.int32)
@@ -76,3 +83,31 @@ def test_a_nan_of_one_sequence_reaches_no_other_backward_too(kernel: Kernel, cpu
         others = np.r_[0 : cu[2], cu[3] : cu[4]]
         assert_array_equal(dirty[name][others], clean[name][others], err_msg=name)
         assert np.isnan(dirty[name][cu[2] : cu[3]]).all(), name
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_masks_bias_and_dropout_use_their_leading_corner_backward_too(kernel: Kernel, cpu: HostBackend) -> None:
+    arrays, rng = packed_arrays(), np.random.Generator(np.random.PCG64(1))
+    keep = rng.random((4, 1, 33, 20)) < 0.8
+    bias, sink = rng.standard_normal((1, 4, 33, 20)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
+    dropout = {"dropout_p": 0.25, "dropout_seed": 3}
+    given = {"keep_mask": keep, "bias": bias, "sink": sink, **dropout}
+    options = Options(cu_seqlens_q=CU_Q, cu_seqlens_k=CU_K, softmax_scale=0.4, **given)
+    got = attend(kernel, cpu, arrays, options)
+    dropped = dropout_keep_mask(0.25, (4, 4, 33, 20), seed=3)
+    extras = AttentionExtras(mask=keep, bias=bias, sink=sink, dropout_keep=dropped)
+    asked = {"options": AttentionOptions(softmax_scale=0.4, dropout_p=0.25), "extras": extras}
+    cuts = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K}
+    operands = [arrays[name] for name in ("q", "k", "v")]
+    forward64 = attention_varlen(*operands, **asked, **cuts)
+    grads = attention_varlen_backward(*operands, arrays["dout"], **asked, **cuts, dlse=arrays["dlse"])
+    for name in ("dq", "dk", "dv", "dbias", "dsink"):
+        assert relative_distance(got[name], getattr(grads, name)) < FP32_DISTANCE, name
+    assert relative_distance(got["out"], forward64.out) < FP32_DISTANCE
+    assert relative_distance(got["lse"], forward64.lse) < FP32_DISTANCE
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_a_maximum_that_is_too_small_stays_inside_memory(kernel: Kernel, checked_cpu: HostBackend) -> None:
+    options = Options(cu_seqlens_q=CU_Q, cu_seqlens_k=CU_K, max_seqlen_q=9, max_seqlen_k=6)
+    attend(kernel, checked_cpu, packed_arrays(), options)

@@ -17,8 +17,12 @@ from kernels.tiles import (
     fitting_tiles,
     head_dim_bucket,
     shared_limit_bytes,
+    sweep_tiles,
     tile_bytes,
 )
+from references.options import AttentionOptions
+from tests.kernels.support import assert_agrees, run, stored
+from tests.references.problems import plain_problem
 
 BIG = Tile(q=64, k=64, threads=256)
 
@@ -83,3 +87,20 @@ def test_unknown_arch_and_oversized_head_dim_are_refused() -> None:
     with pytest.raises(ValueError, match="head_dim: 257, expected at most 256"):
         head_dim_bucket(TILED, "forward", 257, 8)
     assert shared_limit_bytes("sm_90a") == shared_limit_bytes("sm_90")
+
+
+def test_a_sweep_holds_the_tiles_that_fit_and_more_on_a_larger_gpu() -> None:
+    old, new = (set(sweep_tiles(TILED, "forward", 128, arch)) for arch in ("sm_75", "sm_90"))
+    assert old < new
+    assert all(tile_bytes(TILED, "forward", 128, tile) <= shared_limit_bytes("sm_75") for tile in old)
+
+
+@pytest.mark.parametrize(
+    "tile", sweep_tiles(TILED, "backward", 32, "sm_90", q_sizes=(16, 64), k_sizes=(16, 64), threads=(128,))
+)
+def test_every_swept_tile_gives_right_numbers_backward_too(cpu: HostBackend, tile: Tile) -> None:
+    options = AttentionOptions(softmax_scale=0.5, causal=True)
+    problem = stored(
+        plain_problem(11, batch=1, seqlen_q=70, seqlen_k=75, nheads=2, nheads_kv=1, options=options), "fp32"
+    )
+    assert_agrees(run(TILED, cpu, problem, tile), problem, "fp32")
