@@ -15,21 +15,40 @@ from verify.verdict import Comparison, Finding, Status
 STYLES = {Status.PASS: "green", Status.UNSUPPORTED: "dim", Status.POWERLESS: "yellow"}
 
 
-def matrix(records: Sequence[Record]) -> Table:
-    """Candidates x checks: passed/judged, failures in red, worst error over bound below."""
+def matrices(records: Sequence[Record], *, width: int) -> Iterator[Table]:
+    """Candidates x checks: right/judged, failures in red, worst error over bound below; split to fit the width."""
     checks = list(dict.fromkeys(f.check for r in records for f in r.verdict.findings if f.check != "capabilities"))
-    table = Table(title="cases right / judged, worst error/bound", title_justify="left", box=None)
-    table.padding, table.collapse_padding, table.pad_edge = (0, 1, 0, 0), True, False
+    names = list(dict.fromkeys(record.candidate for record in records))
+    first = max([len("candidate"), *map(len, names)])
+    block: list[str] = []
+    used = first
+    for check in checks:
+        needed = max(len(check), len("1000/1000")) + 1
+        if block and used + needed > width:
+            yield _matrix(records, names, block, title=block[0] == checks[0])
+            block, used = [], first
+        block.append(check)
+        used += needed
+    yield _matrix(records, names, block, title=not checks or block[0] == checks[0])
+
+
+def _matrix(records: Sequence[Record], names: Sequence[str], checks: Sequence[str], *, title: bool) -> Table:
+    heading = "cases right / judged, and the worst error/bound" if title else None
+    table = Table(title=heading, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("candidate", no_wrap=True)
     for check in checks:
         table.add_column(check, justify="right", no_wrap=True)
-    table.add_column("skipped", justify="right", no_wrap=True)
-    for name in dict.fromkeys(record.candidate for record in records):
+    for name in names:
         mine = [record for record in records if record.candidate == name]
-        skipped = sum(record.verdict.status is Status.UNSUPPORTED for record in mine)
         cells = [_cell([f for r in mine for f in r.verdict.findings if f.check == check]) for check in checks]
-        table.add_row(name, *cells, str(skipped))
+        table.add_row(name, *cells)
     return table
+
+
+def skipped_line(records: Sequence[Record]) -> str:
+    """One line: how many cases each candidate does not declare."""
+    skipped = Counter(r.candidate for r in records if r.verdict.status is Status.UNSUPPORTED)
+    return "not declared, so skipped: " + (", ".join(f"{name} {count}" for name, count in skipped.items()) or "none")
 
 
 def _cell(findings: Sequence[Finding]) -> Text:

@@ -24,7 +24,7 @@ from verify.record import Record
 from verify.report import write_report
 from verify.runner import RunOptions, run_cases
 from verify.summary_json import summarise
-from verify.terminal import matrix, print_failures, totals_line
+from verify.terminal import matrices, print_failures, skipped_line, totals_line
 from verify.verdict import Status
 
 SHOWN_FAILURES = 5
@@ -131,7 +131,10 @@ def _plain_ticks(console: Console, total: int) -> Callable[[], None]:
 
 
 def _print_results(console: Console, records: list[Record], html: Any) -> None:
-    console.print(matrix(records))
+    for table in matrices(records, width=console.width):
+        console.print(table)
+        console.print()
+    console.print(skipped_line(records), highlight=False, soft_wrap=True)
     print_failures(console, records, limit=SHOWN_FAILURES)
     console.print("\n" + totals_line(records), highlight=False)
     powerless = sum(record.verdict.status is Status.POWERLESS for record in records)
