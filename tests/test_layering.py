@@ -21,8 +21,9 @@ LAYERS = (
     ("strategies",),
     ("verdict",),
     ("candidate",),
+    ("registration", "capturing"),
     ("candidates",),
-    ("detection", "worker"),
+    ("worker",),
     ("dense",),
     ("oracle",),
     ("tolerance", "metrics", "patterns"),
@@ -31,6 +32,7 @@ LAYERS = (
     ("journal", "environment", "terminal"),
     ("summary_json",),
     ("runner", "report"),
+    ("detection",),
     ("fuzz",),
     ("commands", "conformance"),
     ("plugin", "cli"),
@@ -40,7 +42,7 @@ LAYERS = (
 
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 IO_MODULES = ("subprocess", "socket", "tempfile", "multiprocessing", "shutil")
-MAY_DO_IO = ("worker", "runner", "report", "fuzz", "plugin", "cli", "commands", "journal", "environment", "capture_file")
+MAY_DO_IO = ("worker", "runner", "report", "fuzz", "plugin", "cli", "commands", "journal", "environment", "capture_file", "detection")
 
 
 def _sources() -> list[Path]:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from importlib import import_module
 
 from verify.candidate import Candidate
+from verify.candidates.user import load_user, names_user_code
 from verify.errors import UsageError
 
 IMPOSTOR_PREFIX = "impostor:"
+MUTANT_PREFIX = "mutant:"
 
 # Name -> module with `build() -> Candidate`, or `build(variant) -> Candidate` where the name takes ":variant".
 _MODULES = {
@@ -20,6 +22,7 @@ _MODULES = {
     "cuda_tiled": "verify.candidates.cuda:build_tiled",
 }
 _WITH_VARIANTS = ("numpy_tiled", "cuda_textbook", "cuda_tiled")
+_FORMS = ("numpy_tiled:VARIANT", "impostor:NAME", "file.py::function", "package.module:function", "kernel.toml")
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -28,19 +31,25 @@ def builtin_names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Candidate:
-    """The candidate of that name: a builtin, `numpy_tiled:VARIANT` or `impostor:NAME`.
+    """The candidate of that name: a builtin, `numpy_tiled:VARIANT`, `impostor:NAME`, or what a user brings
+    (`file.py::function`, `package.module:function`, `kernel.toml`, an entry point of `attn_verify.candidates`).
 
     Raises
     ------
     UsageError
-        For an unknown name; the message lists the known ones.
+        For an unknown name; the message lists the known ones. For a user's module that fails, its traceback.
     """
     if name.startswith(IMPOSTOR_PREFIX):
         build_impostor: Callable[[str], Candidate] = import_module("verify.detection.impostors").build
         return build_impostor(name.removeprefix(IMPOSTOR_PREFIX))
+    if name.startswith(MUTANT_PREFIX):
+        build_mutant: Callable[[str], Candidate] = import_module("verify.detection.mutant_candidate").build
+        return build_mutant(name.removeprefix(MUTANT_PREFIX))
     base, separator, variant = name.partition(":")
+    if base not in _MODULES and names_user_code(name):
+        return load_user(name)
     if base not in _MODULES or (separator and base not in _WITH_VARIANTS):
-        known = ", ".join((*builtin_names(), "numpy_tiled:VARIANT", "impostor:NAME"))
+        known = ", ".join((*builtin_names(), *_FORMS))
         raise UsageError(f"candidate={name!r}: expected one of {known}")
     module, _, function = _MODULES[base].partition(":")
     build: Callable[..., Candidate] = getattr(import_module(module), function)

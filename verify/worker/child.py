@@ -8,18 +8,15 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
-import importlib.util
 import os
 import resource
 import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from verify.candidate import Call, Candidate
 from verify.candidates import load
-from verify.errors import UsageError
 from verify.verdict import Status
 from verify.worker.device import lost_device
 from verify.worker.execute import Answer, describe, execute, route_spec
@@ -81,7 +78,7 @@ class Worker:
 
     def _start(self, message: Start) -> ToParent:
         try:
-            self._candidate = load_candidate(message.loader)
+            self._candidate = load(message.loader)
         except _ANYTHING as error:
             return _failed(message.nonce, describe(error))
         self._allowance.begin(message.memory_limit_bytes)
@@ -113,31 +110,6 @@ class Worker:
         if nbytes > arena.size:  # the arena maps at most twice what is asked, rounded up to pages
             self._allowance.extend(2 * nbytes + resource.getpagesize())
         arena.ensure(nbytes)
-
-
-def load_candidate(loader: str) -> Candidate:
-    """Candidate of a name known to verify.candidates, or of `package.module:attribute` (an instance or its class).
-
-    Raises
-    ------
-    UsageError
-        For text that is neither; the message lists the known names.
-    """
-    try:
-        return load(loader)
-    except UsageError:
-        module_name, separator, attribute = loader.partition(":")
-        if not separator or not _is_module(module_name):
-            raise
-    found: Any = getattr(importlib.import_module(module_name), attribute)
-    return cast("Candidate", found() if isinstance(found, type) else found)
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ModuleNotFoundError, ValueError):
-        return False
 
 
 def _failed(nonce: bytes, answer: Answer) -> Failed:

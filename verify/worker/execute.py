@@ -19,11 +19,13 @@ import msgspec
 import numpy as np
 
 from verify.candidate import Array, Call, Candidate, KernelFaultError, RefusedError, Reply, Route
+from verify.candidates.user import UserCodeError
 from verify.verdict import Status
 from verify.worker.protocol import MAX_TEXT, RouteSpec, may_be_claimed
 from verify.worker.shared_arrays import DTYPES, is_transportable
 
 OWN_FOLDER = str(Path(__file__).parent)
+_OWN_FOLDERS = (OWN_FOLDER, str(Path(__file__).parents[1] / "candidates" / "user"))
 _WATCHED = (("numpy", "allclose"), ("numpy", "isclose"), ("numpy", "array_equal"), ("torch", "allclose"))
 # errors of libraries that need not be installed, or of rooms that are not imported here, by class name
 _BY_CLASS_NAME = {
@@ -70,6 +72,8 @@ def describe(error: BaseException) -> Answer:
     """Status, one-line message and traceback of an exception that a candidate raised."""
     if isinstance(error, BadReplyError):
         return Answer(status=error.status, message=str(error))
+    if isinstance(error, UserCodeError):
+        return replace(describe(error.error), traceback=_encodable(error.text)[-MAX_TEXT:])
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # the frames hold the memory that the report needs
     frames = traceback.TracebackException(type(error), error, _candidate_frames(error.__traceback__))
@@ -105,9 +109,10 @@ def _encodable(text: str) -> str:
 
 def _candidate_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the candidate's first frame on."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_FOLDER):
+    first = trace
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
         trace = trace.tb_next
-    return trace
+    return trace or first
 
 
 def _checked(reply: object) -> Reply:
