@@ -89,18 +89,20 @@ def fitting_tiles(kernel: Kernel, direction: str, bucket: int, limit_bytes: int)
 
 
 def check_shape(tile: Tile, bucket: int) -> None:
-    """Refuse a tile that the thread grid of the tiled kernels cannot cover (the static_asserts of tile.cuh).
+    """Refuse a tile that the sources cannot be compiled for (their static_asserts say the same).
 
     Raises
     ------
     TileError
         One line with the broken rule.
     """
+    if tile.threads not in (32, 64, 128, 256, 512, 1024):
+        raise TileError(f"tile: {tile}, expected a power of two of threads between 32 and 1024")
+    if not bucket:
+        return
     threads_x = min(tile.k, 16)
-    if threads_x < 1 or 32 % threads_x or tile.threads % 32 or tile.threads > 1024:
-        raise TileError(
-            f"tile: {tile}, expected k = 1, 2, 4, 8 or a multiple of 16, and whole warps up to 1024 threads"
-        )
+    if threads_x < 1 or 32 % threads_x:
+        raise TileError(f"tile: {tile}, expected k = 1, 2, 4, 8 or a multiple of 16")
     threads_y = tile.threads // threads_x
     if tile.q % threads_y or tile.k % threads_y or tile.k % threads_x or bucket % threads_x:
         raise TileError(f"tile: {tile}, expected q and k to be multiples of {threads_y} (threads / min(k, 16))")
@@ -138,8 +140,7 @@ def check_tile(kernel: Kernel, direction: str, bucket: int, tile: Tile, arch: st
     TileError
         One line: the need, the limit, and the tiles that fit.
     """
-    if bucket:
-        check_shape(tile, bucket)
+    check_shape(tile, bucket)
     needed, limit = tile_bytes(kernel, direction, bucket, tile), shared_limit_bytes(arch)
     if needed > limit:
         fitting = ", ".join(f"{t.q}x{t.k}" for t in fitting_tiles(kernel, direction, bucket, limit)) or "none"

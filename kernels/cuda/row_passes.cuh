@@ -10,6 +10,8 @@
 
 #include "pairs.cuh"
 
+static_assert(THREADS >= WARP && (THREADS & (THREADS - 1)) == 0, "whole warps, and a power of two for the tree sum");
+
 __device__ __forceinline__ float warp_sum(float x)
 {
     for (int step = WARP / 2; step > 0; step /= 2)

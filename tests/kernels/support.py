@@ -39,7 +39,7 @@ def stored(problem: Problem, dtype: str) -> Problem:
     """The problem with operands, bias and sink rounded to the storage dtype, dlse and slopes to fp32."""
     kind = DTYPES[dtype]
     extras = problem.extras
-    narrow = {
+    narrow: dict[str, Any] = {
         name: np.asarray(getattr(extras, name), kind) for name in ("bias", "sink") if getattr(extras, name) is not None
     }
     if extras.mask is not None:

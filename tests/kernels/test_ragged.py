@@ -48,7 +48,7 @@ def test_each_packed_sequence_has_the_bits_it_has_alone_backward_too(
     kernel: Kernel, cpu: HostBackend, causal: bool, alignment: str
 ) -> None:
     arrays = packed_arrays()
-    common = {"causal": causal, "alignment": alignment, "softmax_scale": 0.4}
+    common: dict[str, Any] = {"causal": causal, "alignment": alignment, "softmax_scale": 0.4}
     together = attend(kernel, cpu, arrays, Options(cu_seqlens_q=CU_Q, cu_seqlens_k=CU_K, **common))
     for b in range(4):
         rows, keys = slice(*CU_Q[b : b + 2]), slice(*CU_K[b : b + 2])
@@ -90,14 +90,14 @@ def test_masks_bias_and_dropout_use_their_leading_corner_backward_too(kernel: Ke
     arrays, rng = packed_arrays(), np.random.Generator(np.random.PCG64(1))
     keep = rng.random((4, 1, 33, 20)) < 0.8
     bias, sink = rng.standard_normal((1, 4, 33, 20)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
-    dropout = {"dropout_p": 0.25, "dropout_seed": 3}
-    given = {"keep_mask": keep, "bias": bias, "sink": sink, **dropout}
+    dropout: dict[str, Any] = {"dropout_p": 0.25, "dropout_seed": 3}
+    given: dict[str, Any] = {"keep_mask": keep, "bias": bias, "sink": sink, **dropout}
     options = Options(cu_seqlens_q=CU_Q, cu_seqlens_k=CU_K, softmax_scale=0.4, **given)
     got = attend(kernel, cpu, arrays, options)
     dropped = dropout_keep_mask(0.25, (4, 4, 33, 20), seed=3)
     extras = AttentionExtras(mask=keep, bias=bias, sink=sink, dropout_keep=dropped)
-    asked = {"options": AttentionOptions(softmax_scale=0.4, dropout_p=0.25), "extras": extras}
-    cuts = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K}
+    asked: dict[str, Any] = {"options": AttentionOptions(softmax_scale=0.4, dropout_p=0.25), "extras": extras}
+    cuts: dict[str, Any] = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K}
     operands = [arrays[name] for name in ("q", "k", "v")]
     forward64 = attention_varlen(*operands, **asked, **cuts)
     grads = attention_varlen_backward(*operands, arrays["dout"], **asked, **cuts, dlse=arrays["dlse"])

@@ -69,7 +69,9 @@ def test_the_default_tile_shrinks_with_the_limit() -> None:
         Tile(q=24, k=16, threads=256),
         Tile(q=64, k=64, threads=100),
         Tile(q=128, k=128, threads=256),
-        Tile(q=16, k=3, threads=96),
+        Tile(q=16, k=3, threads=128),
+        Tile(q=48, k=48, threads=96),
+        Tile(q=64, k=0, threads=128),
     ],
 )
 def test_a_tile_that_the_threads_cannot_cover_is_refused(tile: Tile) -> None:
