@@ -42,7 +42,10 @@ LAYERS = (
 
 RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 IO_MODULES = ("subprocess", "socket", "tempfile", "multiprocessing", "shutil")
-MAY_DO_IO = ("worker", "runner", "report", "fuzz", "plugin", "cli", "commands", "journal", "environment", "capture_file", "detection")
+MAY_DO_IO = (
+    "worker", "runner", "report", "detection", "fuzz", "plugin", "cli",
+    "commands", "journal", "environment", "capture_file",
+)  # fmt: skip
 
 
 def _sources() -> list[Path]:

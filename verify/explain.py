@@ -1,4 +1,7 @@
-"""The symptom table as code: which faults of attention kernels leave the pattern that the findings show."""
+"""The symptom table as code: which faults of attention kernels leave the pattern that the findings show.
+
+Looks at findings and at the features of the case. Knows no kernel and judges nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,61 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from verify.case import features
 from verify.problem import AttentionProblem
 from verify.verdict import Comparison, Finding, Status
 
 MAX_CAUSES = 3
 _FACTOR = re.compile(r"got = (\S+) x expected")
+
+CAUSES: Mapping[str, str] = {
+    "inputs": "inputs are overwritten by the kernel",
+    "race": "missing barrier, or two threads update one value",
+    "memory": "access outside of a tensor, or memory read before it is written",
+    "unwritten": "output not written: launch skipped, grid too small, early return, or padding left as it was",
+    "state": "state kept between calls: workspace, options or cache not reset, or an order that changes",
+    "masked_row": "row (or first tile) with nothing to attend to: exp(-inf - -inf), 0/0, or a finite mask value",
+    "overflow": "NaN or infinity from overflow: maximum not subtracted, or scores beyond the format",
+    "poison": "special values: hidden or padded elements multiplied by zero weights, or a NaN swallowed",
+    "lse": "lse in another base or convention, or without the row maximum",
+    "mask": "mask ignored, off by one, of another head, or aligned to the other corner",
+    "varlen": "lengths or offsets of the sequences: start of another one, allotted for used length",
+    "score": "softcap, bias, ALiBi or sink wrong, or left out in one direction",
+    "head": "query head reads the wrong key/value head (h // group, not h % nheads_kv)",
+    "group": "dk and dv not summed over all query heads of a group",
+    "dropout": "dropout mask or its factor differs between forward, dP and dV",
+    "layout": "strides: another tensor's, swapped, assumed dense, or an offset that wraps",
+    "head_dim": "head dim of V taken for that of Q and K, or dims beyond a multiple left out",
+    "tail": "tail tile: keys beyond the length not masked, or the last ones skipped",
+    "tile_range": "range of key tiles: first or last one left out, visited twice, or loaded again",
+    "scale": "softmax_scale wrong, missing or applied twice",
+    "rescale": "running maximum or sum: exp(m_old - m_new) missing or on the wrong accumulator, partial reduction",
+    "delta": "delta = rowsum(dO*O) dropped, stale, or of another row, head or sequence",
+    "dlse": "gradient of lse ignored, or of the wrong sign",
+    "recompute": "P recomputed with a wrong lse in the backward",
+    "grad_scale": "softmax_scale missing, or applied twice, in dq or dk",
+    "grad_factor": "constant factor in one gradient: ln 2, log2(e), or the dropout factor",
+    "gradient_tiles": "tiles of the backward loop left out, stale or loaded from the wrong place",
+    "bwd_mismatch": "backward honours other masks or options than the forward",
+    "dv_only": "dv alone: P unnormalised, rounded, or another matrix in its place",
+    "dk_only": "dk alone: another matrix than dS or Q in its product",
+    "dq_only": "dq alone: another matrix than dS or K in its product",
+    "bias_gradient": "dbias: sum over a broadcast axis wrong, or scaled",
+    "sink_gradient": "dsink: sign, lse or the sum over rows and sequences",
+    "precision": "precision below the contract: truncation, a narrow accumulator or operand, a rough exponential",
+}
+"""Key -> sentence."""
+
+SUSPECTS: Mapping[str, tuple[str, ...]] = {
+    "varlen": ("ragged", "lengths", "paged"),
+    "score": ("softcap", "bias", "alibi", "sink"),
+    "dropout": ("dropout",),
+    "head": ("gqa",),
+    "layout": ("bhsd", "packed_qkv", "sliced", "broadcast", "offset"),
+    "head_dim": ("dv",),
+    "mask": ("causal", "causal_topleft", "window", "boolean", "block_sparse"),
+}
+"""Cause -> features that bring it under suspicion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +75,25 @@ class Evidence:
     statuses: Mapping[str, Status]
     """Check -> status."""
     by_tensor: Mapping[str, Comparison]
+    passed: frozenset[str] = frozenset()
+    """Features of cases that the same candidate passed: no longer under suspicion."""
 
-    def failed(self, tensor: str) -> bool:
-        """The tensor was compared and not accepted."""
-        return tensor in self.by_tensor and not self.by_tensor[tensor].accepted
+    def failed(self, *tensors: str) -> bool:
+        """All of the tensors were compared and not accepted."""
+        return all(t in self.by_tensor and not self.by_tensor[t].accepted for t in tensors)
 
-    def right(self, tensor: str) -> bool:
-        """The tensor was compared and accepted."""
-        return tensor in self.by_tensor and self.by_tensor[tensor].accepted
+    def right(self, *tensors: str) -> bool:
+        """None of the tensors was compared and not accepted."""
+        return all(t not in self.by_tensor or self.by_tensor[t].accepted for t in tensors)
+
+    @property
+    def wrong_gradients(self) -> frozenset[str]:
+        """Names of the gradients that are not accepted."""
+        return frozenset(name for name in self.by_tensor if name.startswith("d") and self.failed(name))
+
+    @property
+    def forward_right(self) -> bool:
+        return self.right("out", "lse")
 
     def pattern(self, tensor: str) -> str:
         return self.by_tensor[tensor].pattern if tensor in self.by_tensor else ""
@@ -43,94 +107,140 @@ class Evidence:
         factor = self.factor(tensor)
         return factor is not None and math.isclose(factor, value, rel_tol=0.01)
 
+    def suspected(self, cause: str) -> bool:
+        """The case has a feature of that cause which no passed case had."""
+        return any(name in SUSPECTS[cause] for name in features(self.problem) if name not in self.passed)
+
+    def possible(self, cause: str) -> bool:
+        """The case has a feature of that cause."""
+        return any(name in SUSPECTS[cause] for name in features(self.problem))
+
+    def has_status(self, *statuses: Status) -> bool:
+        return any(status in statuses for status in self.statuses.values())
+
+    @property
+    def wrong(self) -> tuple[Comparison, ...]:
+        return tuple(c for c in self.by_tensor.values() if not c.accepted)
+
+    @property
+    def special_values_differ(self) -> bool:
+        return any(c.nan_mismatch or c.posinf_mismatch or c.neginf_mismatch for c in self.wrong)
+
+    @property
+    def slight(self) -> bool:
+        """Every wrong output is nearly right as a whole, and no constant multiple."""
+        return bool(self.wrong) and not self.special_values_differ and all(c.rel_l2 < 0.01 for c in self.wrong)
+
 
 Rule = Callable[[Evidence], bool]
 
 
-def _masked(e: Evidence) -> bool:
-    p = e.problem
-    return p.causal or p.window is not None or p.pattern != "none" or p.seqlens_k is not None
-
-
 def _any_nan(e: Evidence) -> bool:
-    return any(comparison.nan_mismatch for comparison in e.by_tensor.values())
+    return any(c.nan_mismatch for c in e.wrong)
+
+
+def _some_row_is_empty(e: Evidence) -> bool:
+    p = e.problem
+    short = p.causal and p.seqlen_q > p.seqlen_k
+    return short or p.window is not None or p.pattern != "none" or p.seqlens_k is not None or p.is_ragged
 
 
 def _only(*names: str) -> Rule:
-    """Exactly these of dq, dk, dv are wrong, and out is right."""
-    return lambda e: e.right("out") and {name for name in ("dq", "dk", "dv") if e.failed(name)} == set(names)
+    """Exactly these gradients are wrong, and the forward is right."""
+    return lambda e: e.forward_right and e.wrong_gradients == set(names)
 
 
-def _gradient_factor(power: int) -> Rule:
-    """dq or dk is a constant multiple: softmax_scale to that power."""
-    return lambda e: any(e.factor_is(name, e.problem.softmax_scale**power) for name in ("dq", "dk"))
+def _gradient_factor(e: Evidence) -> bool:
+    scale = e.problem.softmax_scale
+    return any(e.factor_is(name, scale**power) for name in ("dq", "dk") for power in (-1, 1))
 
 
-def _status(check: str, status: Status) -> Rule:
-    return lambda e: e.statuses.get(check) is status
+def _other_factor(e: Evidence) -> bool:
+    return e.forward_right and any(e.factor(name) is not None for name in e.wrong_gradients)
+
+
+def _unwritten(e: Evidence) -> bool:
+    patterns = [c.pattern for c in e.wrong]
+    return any("all zeros" in text or "all NaN" in text for text in patterns) or e.has_status(Status.UNWRITTEN)
 
 
 def _tail(e: Evidence) -> bool:
-    named = any("last tile" in comparison.pattern for comparison in e.by_tensor.values())
-    return named or (e.problem.seqlen_k % 16 != 0 and e.failed("out"))
+    return e.failed("lse") and e.problem.seqlen_k % 16 != 0 and not e.special_values_differ
 
 
-def _slightly_off(e: Evidence) -> bool:
-    near = any(1 < comparison.max_bound_ratio < 10 for comparison in e.by_tensor.values())
-    return near or e.statuses.get("aggregate") is Status.NUMERICAL
+def _some_columns(e: Evidence) -> bool:
+    return any("column" in c.pattern for c in e.wrong)
+
+
+def _suspected(cause: str) -> Rule:
+    return lambda e: not e.forward_right and e.suspected(cause)
+
+
+def _suspected_in_gradients(cause: str) -> Rule:
+    return lambda e: e.forward_right and bool(e.wrong_gradients) and e.suspected(cause)
 
 
 SYMPTOMS: tuple[tuple[str, Rule], ...] = (
-    ("inputs are overwritten by the kernel", lambda e: Status.MUTATED_INPUT in e.statuses.values()),
-    ("output never written: launch skipped, empty grid or early return", lambda e: "all zeros" in e.pattern("out")),
-    (
-        "NaN from a fully masked row: exp(-inf - -inf), or 0/0 in the final division",
-        lambda e: _masked(e) and _any_nan(e),
-    ),
-    ("NaN from overflow: maximum not subtracted before exp, or scores beyond the format", _any_nan),
-    ("lse in base 2: multiply it by ln 2", lambda e: e.factor_is("lse", math.log2(math.e))),
-    ("lse without the row maximum, or of another convention", lambda e: e.failed("lse") and e.right("out")),
-    (
-        "state kept between calls: workspace, accumulator or cache not reset",
-        _status("determinism", Status.NONDETERMINISTIC),
-    ),
-    (
-        "query head reads the wrong key/value head (h // group, not h % nheads_kv)",
-        lambda e: e.problem.group > 1 and "head" in e.pattern("out"),
-    ),
-    ("softmax_scale missing in dq or dk", _gradient_factor(-1)),
-    ("softmax_scale applied twice in dq or dk", _gradient_factor(1)),
-    (
-        "dk and dv not summed over the query heads of a group",
-        lambda e: e.problem.group > 1 and _only("dk", "dv")(e),
-    ),
-    ("delta = rowsum(dO*O) dropped, or of the wrong row", _only("dq", "dk")),
-    ("last query tile left out of dk and dv", _only("dk", "dv")),
-    ("P of the backward not normalised, or rounded too far, before dV", _only("dv")),
-    ("last key tile left out of dq", _only("dq")),
-    ("tail tile: rows or keys beyond the length not masked, or the last ones skipped", _tail),
-    (
-        "mask off by one, or aligned to the other corner (bottom-right against top-left)",
-        lambda e: _masked(e) and e.failed("out"),
-    ),
-    ("softmax_scale wrong, missing or applied twice", lambda e: e.failed("out") and e.failed("lse")),
-    (
-        "rescale factor exp(m_old - m_new) missing or applied to the wrong accumulator",
-        lambda e: e.failed("out") and e.problem.seqlen_k > 16,
-    ),
-    ("precision lost below the contract: truncation, a low-precision accumulator or a rough exp", _slightly_off),
+    ("inputs", lambda e: e.has_status(Status.MUTATED_INPUT)),
+    ("race", lambda e: e.has_status(Status.RACE)),
+    ("memory", lambda e: e.has_status(Status.OUT_OF_BOUNDS, Status.CRASH, Status.HANG, Status.UNWRITTEN)),
+    ("state", lambda e: e.has_status(Status.NONDETERMINISTIC)),
+    ("sink_gradient", _only("dsink")),
+    ("bias_gradient", _only("dbias")),
+    ("lse", lambda e: e.failed("lse") and e.right("out") and not e.suspected("score")),
+    ("masked_row", lambda e: e.special_values_differ and _some_row_is_empty(e)),
+    ("unwritten", _unwritten),
+    ("poison", lambda e: _any_nan(e) and not _some_row_is_empty(e)),
+    ("overflow", _any_nan),
+    ("precision", lambda e: e.slight),
+    ("grad_scale", lambda e: e.forward_right and _gradient_factor(e)),
+    ("grad_factor", _other_factor),
+    ("group", lambda e: e.problem.group > 1 and _only("dk", "dv")(e)),
+    ("dropout", _suspected_in_gradients("dropout")),
+    ("score", _suspected_in_gradients("score")),
+    ("delta", _only("dq", "dk")),
+    ("dv_only", _only("dv")),
+    ("dk_only", _only("dk")),
+    ("head", lambda e: e.problem.group > 1 and _only("dq")(e)),
+    ("dq_only", _only("dq")),
+    ("bwd_mismatch", _suspected_in_gradients("mask")),
+    ("layout", _suspected_in_gradients("layout")),
+    ("head_dim", _suspected_in_gradients("head_dim")),
+    ("gradient_tiles", lambda e: e.forward_right and bool(e.wrong_gradients)),
+    ("recompute", lambda e: e.forward_right and e.wrong_gradients >= {"dq", "dk", "dv"}),
+    ("dlse", _only("dq", "dk")),
+    ("head_dim", _some_columns),
+    *((cause, _suspected(cause)) for cause in ("varlen", "dropout", "head", "score", "layout", "head_dim", "mask")),
+    ("tail", _tail),
+    ("rescale", lambda e: e.failed("out") and e.right("lse")),
+    ("scale", lambda e: e.failed("out", "lse")),
+    ("tile_range", lambda e: e.failed("out", "lse")),
+    ("rescale", lambda e: e.failed("out")),
 )
 """(cause, rule), most specific first; the first MAX_CAUSES that fit are named."""
 
 
-def likely_causes(problem: AttentionProblem, findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Causes that fit the findings of one case, most likely first; empty when nothing failed."""
+def likely_keys(
+    problem: AttentionProblem, findings: tuple[Finding, ...], *, passed: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Keys of the causes that fit the findings of one case, most likely first; empty when nothing failed.
+
+    `passed` holds the features of cases that the same candidate has passed, as far as known.
+    """
     if not any(finding.status.is_failure for finding in findings):
         return ()
     evidence = Evidence(
         problem=problem,
         statuses={finding.check: finding.status for finding in findings},
         by_tensor={c.tensor: c for finding in findings for c in finding.comparisons},
+        passed=passed,
     )
-    fitting = [cause for cause, shows in SYMPTOMS if shows(evidence)]
-    return tuple(fitting[:MAX_CAUSES])
+    fitting = dict.fromkeys(cause for cause, shows in SYMPTOMS if shows(evidence))
+    return tuple(fitting)[:MAX_CAUSES]
+
+
+def likely_causes(
+    problem: AttentionProblem, findings: tuple[Finding, ...], *, passed: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """The sentences of `likely_keys`."""
+    return tuple(CAUSES[key] for key in likely_keys(problem, findings, passed=passed))

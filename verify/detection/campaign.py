@@ -1,0 +1,158 @@
+"""The hunt for every mutant and impostor, stage by stage: the same cases, checks and order for all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from verify.candidate import Candidate
+from verify.candidates import load
+from verify.checks import CHECKS, DEFAULT, Check
+from verify.detection.bench import Prepared, prepare
+from verify.detection.cases import scoring_cases
+from verify.detection.forked import Ended, run_forked
+from verify.detection.hunt import Hunt, Kill, hunt
+from verify.detection.impostors import impostor_names
+from verify.detection.mutant_candidate import SmallKernel
+from verify.detection.mutants import catalogue
+from verify.verdict import Status
+
+IMPOSTOR = "impostor:"
+MUTANT = "mutant:"
+HONEST_OF_IMPOSTORS = "numpy_tiled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pass over the survivors of the stages before."""
+
+    name: str
+    dtype: str
+    n_cases: int
+    grid: str = "quick"
+    """Profile of the grid that the cases come from."""
+    variant: str = ""
+    """Variant of the CPU backend: checked, reversed, random7."""
+    several_calls: bool = False
+    """Also the checks that are left out of a plain run for their cost."""
+    timeout_s: float = 120.0
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return tuple(CHECKS.values()) if self.several_calls else DEFAULT
+
+
+QUICK = (
+    Stage(name="fp32", dtype="fp32", n_cases=40),
+    Stage(name="bf16", dtype="bf16", n_cases=12),
+    Stage(name="checked build", dtype="fp32", n_cases=4, variant="checked"),
+)
+FULL = (
+    Stage(name="fp32", dtype="fp32", n_cases=10_000),
+    Stage(name="bf16", dtype="bf16", n_cases=60),
+    Stage(name="fp16", dtype="fp16", n_cases=60),
+    Stage(name="checked build", dtype="fp32", n_cases=30, variant="checked", timeout_s=300.0),
+    Stage(name="all checks", dtype="fp32", n_cases=60, several_calls=True, timeout_s=300.0),
+    Stage(name="random schedule", dtype="fp32", n_cases=30, variant="random7"),
+    Stage(name="full grid", dtype="fp32", n_cases=10_000, grid="full", timeout_s=600.0),
+)
+PROFILES = {"quick": QUICK, "full": FULL}
+QUICK_EVERY = 2
+"""The quick profile takes every second mutant of the catalogue, in catalogue order, so that every kind is in it."""
+
+
+def targets(profile: str, pattern: str) -> tuple[str, ...]:
+    """Names of the mutants and impostors to hunt, prefix included."""
+    mutants = tuple(catalogue())
+    if profile == "quick" and not pattern:
+        mutants = mutants[::QUICK_EVERY]
+    names = (*(MUTANT + name for name in mutants), *(IMPOSTOR + name for name in impostor_names()))
+    return tuple(name for name in names if pattern in name)
+
+
+def honest_name(target: str) -> str:
+    """Name of the unchanged candidate behind a target."""
+    if target.startswith(IMPOSTOR):
+        return HONEST_OF_IMPOSTORS
+    return catalogue()[target.removeprefix(MUTANT)].kernel
+
+
+def build_honest(name: str, variant: str) -> Candidate:
+    """The unchanged candidate with the small tile of the mutants, in the variant of a stage."""
+    return load(name) if name == HONEST_OF_IMPOSTORS else SmallKernel(name, variant)
+
+
+def build_target(name: str, variant: str) -> Candidate:
+    """A target in the variant of a stage; impostors have none."""
+    return load(f"{name}:{variant}" if variant and name.startswith(MUTANT) else name)
+
+
+def run_campaign(
+    names: Sequence[str],
+    stages: Sequence[Stage],
+    *,
+    jobs: int,
+    all_kills: bool = False,
+    on_bench: Callable[[Stage, str, list[Prepared]], None] = lambda stage, honest, bench: None,
+    on_hunt: Callable[[Hunt], None] = lambda hunt: None,
+) -> list[Hunt]:
+    """Hunt every target through the stages until it is killed; one result each, in the order of the names.
+
+    `on_bench` sees the honest findings of a stage, `on_hunt` each result.
+    """
+    results: dict[str, Hunt] = {}
+    for stage in stages:
+        left = [name for name in names if name not in results or _goes_on(results[name])]
+        for honest in dict.fromkeys(honest_name(name) for name in left):
+            mine = [name for name in left if honest_name(name) == honest]
+            if stage.variant and honest == HONEST_OF_IMPOSTORS:
+                continue
+            cases = scoring_cases(stage.dtype, profile=stage.grid)
+            bench = list(prepare(build_honest(honest, stage.variant), cases[: stage.n_cases], stage.checks))
+            on_bench(stage, honest, bench)
+            for found in _hunt_all(mine, stage, bench, jobs, all_kills):
+                results[found.name] = _joined(results.get(found.name), found)
+                on_hunt(found)
+    return [results[name] for name in names]
+
+
+def _goes_on(found: Hunt) -> bool:
+    return found.kill is None and not found.broken
+
+
+def _joined(before: Hunt | None, found: Hunt) -> Hunt:
+    """The result with the cases and seconds of earlier stages added."""
+    if before is None:
+        return found
+    return replace(
+        found,
+        cases=before.cases + found.cases,
+        seconds=before.seconds + found.seconds,
+        kills=before.kills + found.kills,
+    )
+
+
+def _hunt_all(
+    names: Sequence[str], stage: Stage, bench: Sequence[Prepared], jobs: int, all_kills: bool
+) -> Iterator[Hunt]:
+    tasks = [
+        functools.partial(
+            hunt, functools.partial(build_target, name, stage.variant), name, bench, stage.checks, all_kills=all_kills
+        )
+        for name in names
+    ]
+    for ended in run_forked(tasks, jobs=jobs, timeout_s=stage.timeout_s):
+        yield replace(_result(ended, names[ended.place], bench), stage=stage.name)
+
+
+def _result(ended: Ended[Hunt], name: str, bench: Sequence[Prepared]) -> Hunt:
+    """The child's own result, or a kill by the case during which it died or hung."""
+    if ended.result is not None:
+        return ended.result
+    ids = [prepared.case.case_id for prepared in bench]
+    if ended.note not in ids:
+        return Hunt(name=name, broken="ended before its first case", seconds=ended.seconds)
+    status, reason = (Status.HANG, "no end in time") if ended.hung else (Status.CRASH, "the process died")
+    kill = Kill(case_id=ended.note, check="process", status=status, reason=reason, causes=("memory",))
+    return Hunt(name=name, kill=kill, cases=ids.index(ended.note) + 1, seconds=ended.seconds)
