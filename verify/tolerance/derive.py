@@ -27,10 +27,12 @@ from verify.tolerance.operands import Operands, operands_of
 from verify.tolerance.query_terms import bias_terms, query_terms, sink_terms
 from verify.tolerance.roundings import Roundings, resolve
 from verify.tolerance.scores import RowMaxima, ScoreBlock, score_block
-from verify.tolerance.terms import Terms
+from verify.tolerance.terms import Terms, write
 
 BLOCK_ELEMENTS = 2**18
 """Weights of one block: about forty float32 and five float64 arrays of this size live at once, 50 MiB."""
+SHARED = ("dbias", "dsink")
+"""Outputs whose elements may receive the terms of several sequences or blocks; all others are written once."""
 CONFIDENCE = 10.0
 """Standard deviations. A sum of independent errors, each uniform within its half ulp, is sub-Gaussian: at 10 / 1.36
 (1.36 = sqrt((1/3) / kappa^2), the worst significand) P(exceed) <= 2 exp(-27) = 4e-12 an element. Largest seen:
@@ -144,14 +146,13 @@ class _Task:
 
     def add(self, name: str, terms: Terms, place: tuple[slice, ...]) -> None:
         """Add the terms of one block; a bias shared by all heads receives their sum."""
-        kinds = {"hard": terms.hard, "variance": terms.variance, "worst": {"worst case": terms.worst}}
-        for kind, values in kinds.items():
-            for term, value in values.items():
-                target = self.sums[name].array(kind, term)
-                if name == "dbias" and target.shape[0] == 1:
-                    target[:, *place[1:]] += value.sum(axis=0, keepdims=True)
-                else:
-                    target[place] += value
+        for kind, term, value, factor in terms.items():
+            target = self.sums[name].array(kind, term)
+            if name == "dbias" and target.shape[0] == 1:
+                every_head = np.where(terms.seen, np.multiply(value, factor, dtype=np.float64), 0.0)
+                target[:, *place[1:]] += every_head.sum(axis=0, keepdims=True)
+            else:
+                write(target[place], value, factor, terms.seen, add=name in SHARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -18,7 +18,7 @@ from verify.tolerance.roundings import KAPPA_SQ, SAFETY, Real, Roundings, U, hal
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent, exponent_errors, worst_exponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-from verify.tolerance.terms import Terms, total
+from verify.tolerance.terms import Terms
 
 WEIGHTWISE = ("exponent", "probs rounding")
 """Deviations of out that come from single weights: delta sees them through dP, not through the sum over channels."""
@@ -65,18 +65,19 @@ def forward_block(
     inputs = OutInputs(block=block, maxima=maxima, rows=rows, rounding=rounding, errors=errors, worst=worst)
     out = out_terms(ops, rounds, inputs, confidence)
     lse = _lse_terms(rounds, block, maxima, rows, rounding, errors, worst)
+    out_worst = out.worst_case()
     return ForwardBlock(
         out=out,
         lse=lse,
         rounded_probs=None if rounding is None else rounding.variance,
         key_ratio=rows.key_ratio,
-        lse_variance=total(lse.variance.values()) / U**2,
-        lse_hard=total(lse.hard.values()),
-        out_variance=total(value for name, value in out.variance.items() if name not in WEIGHTWISE),
-        out_hard=total(out.hard.values()),
-        out_worst=out.worst,
-        out_overflows=np.any(np.abs(ops.out[:, block.rows]) + out.worst >= rounds.out.max_finite, axis=-1),
-        lse_worst=lse.worst,
+        lse_variance=lse.variance_sum() / U**2,
+        lse_hard=lse.hard_sum(),
+        out_variance=out.variance_sum(without=WEIGHTWISE),
+        out_hard=out.hard_sum(),
+        out_worst=out_worst,
+        out_overflows=np.any(np.abs(ops.out[:, block.rows]) + out_worst >= rounds.out.max_finite, axis=-1),
+        lse_worst=lse.worst_case(),
     )
 
 
@@ -94,22 +95,18 @@ def _lse_terms(
     lse = maxima.lse
     final = U * np.abs(maxima.peak) * (1.0 + rounds.shift_error)
     final = final + 2.0 * U * rounds.arithmetic.log_ulp * np.abs(maxima.log_sum) + U * np.abs(lse) + half_ulp(FP32, lse)
-    exponent = U * SAFETY * ((errors.mean_hard + errors.scale) * errors.inflation)[..., 0]
+    exponent = U * ((errors.mean_hard + errors.scale) * errors.inflation)[..., 0]
     if block.undetermined is not None:
         exponent = np.where(block.undetermined.any(axis=-1), np.inf, exponent)
     variance = {
-        "exponent": (U * SAFETY) ** 2 * (errors.correlated * errors.inflation**2)[..., 0].astype(np.float64),
+        "exponent": U**2 * (errors.correlated * errors.inflation**2)[..., 0].astype(np.float64),
         "accumulation": KAPPA_SQ * U**2 * count / 3.0,
     }
-    limit = SAFETY * worst.lse + (count + 2.0) * U * 1.01 + 2.0 * U * np.abs(maxima.log_sum) + final
+    limit = worst.lse + (count + 2.0) * U * 1.01 + 2.0 * U * np.abs(maxima.log_sum) + final
     if rounding is not None and rounds.arithmetic.sum_rounded_probs:
         variance["probs rounding"] = U**2 * rounding.variance.sum(axis=-1).astype(np.float64)
         limit = limit + U * 1.01 * rounding.bound.sum(axis=-1)
     if block.uncheckable is not None:
         limit = np.where(block.uncheckable.any(axis=-1), np.inf, limit)
     hard = {"exponent": exponent.astype(np.float64), "final roundings": final}
-    return Terms(
-        hard={name: np.where(alive, value, 0.0) for name, value in hard.items()},
-        variance={name: np.where(alive, value, 0.0) for name, value in variance.items()},
-        worst=np.where(alive, limit, 0.0),
-    )
+    return Terms(hard=hard, variance=variance, worst=SAFETY * limit, unit=1.0, seen=alive)

@@ -40,10 +40,13 @@ class GradientErrors:
     """The same without slope and without the rounding of dS, for dbias."""
     hard: Real
     """Bound on the correlated error of sloped dS, units of U unit."""
+    unsloped_hard: Real
     worst_exponent: Real
     """expm1 of the worst exponent error."""
     worst: Real
     """Bound on the error of sloped dS apart from delta's, units of unit."""
+    unsloped_worst: Real
+    """Without slope and without the rounding of dS."""
     uncheckable_weight: Real | None
     """bool: the recomputed P is not determined, or its score may overflow."""
     uncheckable: Real | None
@@ -104,7 +107,7 @@ def gradient_errors(
         stored = rounding_bound(probs, form, form.half_subnormal)
         unsloped = unsloped + rounding_variance(probs, stored, form) * centred_sq
     worst_exponent, worst = _worst(rounds, block, maxima, rows, product)
-    independent = unsloped
+    independent, unsloped_hard, unsloped_worst = unsloped, hard, worst
     if block.slope is not None and block.tanh is not None:
         independent, hard, worst = _softcap(ops, rounds, block, independent, hard, worst, dscores, exponent_part)
     uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
@@ -128,8 +131,10 @@ def gradient_errors(
         independent=independent,
         unsloped=unsloped,
         hard=hard,
+        unsloped_hard=unsloped_hard,
         worst_exponent=worst_exponent,
         worst=worst,
+        unsloped_worst=unsloped_worst,
         uncheckable_weight=uncheckable_weight,
         uncheckable=uncheckable,
     )

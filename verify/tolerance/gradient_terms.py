@@ -7,7 +7,7 @@ import numpy as np
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
 from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real
-from verify.tolerance.terms import Terms, scale_terms
+from verify.tolerance.terms import Terms
 
 
 def finish(
@@ -26,7 +26,7 @@ def finish(
     if overflow is not None:
         limit = np.where(overflow, np.inf, limit)
     limit = np.where(np.isnan(limit), np.inf, limit)
-    return scale_terms(hard, variance, limit, unit=unit, seen=seen)
+    return Terms(hard=hard, variance=variance, worst=limit, unit=unit, seen=seen)
 
 
 def repeated_variance(size: Float64, form: FloatFormat, unit: float, times: int) -> Float64:

@@ -106,16 +106,15 @@ def bias_terms(
         form = float_format(rounds.arithmetic.dscores_dtype)
         rounded = rounding_bound(errors.dscores, form, form.half_subnormal / rows.unit)
         variance["dscores"] = variance["dscores"] + U**2 * rounding_variance(errors.dscores, rounded, form)
-    own = errors.hard if block.slope is None else errors.hard / np.maximum(block.slope, np.float32(1e-6))
     hard = {
-        "dscores": U * own.astype(np.float64),
+        "dscores": U * errors.unsloped_hard.astype(np.float64),
         "delta": U * grown * probs * rows.delta_hard[..., None],
         "lse": U * grown * errors.dscores * rows.lse_hard[..., None],
     }
     rise = 1.0 + errors.worst_exponent.astype(np.float64)
-    limit = errors.worst.astype(np.float64)
-    if block.slope is not None:
-        limit = limit / np.maximum(block.slope, np.float32(1e-6))
+    limit = errors.unsloped_worst.astype(np.float64)
+    if rounds.u_dscores:
+        limit = limit * (1 + 2 * rounds.u_dscores) + U * rounded
     limit = limit + rise * probs * rows.delta_worst[..., None] + (planes + 4) * U * errors.dscores
     seen = np.ones(probs.shape, dtype=bool) if keep is None else np.broadcast_to(keep, probs.shape)
     floor = underflow_floor(np.ones(()), rows.unit, 1.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,31 +11,54 @@ from verify.dense import Float64
 from verify.tolerance.roundings import SAFETY, Real
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Terms:
-    """Terms of one output on one block: hard adds, variance adds in squares, worst caps their combination."""
+    """Terms of one output on one block, in units of `unit`: hard adds, variance adds in squares, worst caps them.
 
-    hard: dict[str, Float64] = field(default_factory=dict)
-    variance: dict[str, Float64] = field(default_factory=dict)
-    worst: Float64
+    Scaling waits for `write` and the sums, which do it in fp64: a variance below 1e-38 would vanish in fp32.
+    """
+
+    hard: Mapping[str, Real]
+    variance: Mapping[str, Real]
+    worst: Real
+    """Already contains SAFETY."""
+    unit: float
+    seen: Real
+    """bool: something contributes; elsewhere every term is exactly 0."""
+
+    def items(self) -> Iterator[tuple[str, str, Real, float]]:
+        """(kind, name, values, factor) of every term."""
+        for name, value in self.hard.items():
+            yield "hard", name, value, self.unit * SAFETY
+        for name, value in self.variance.items():
+            yield "variance", name, value, (self.unit * SAFETY) ** 2
+        yield "worst", "worst case", self.worst, self.unit
+
+    def hard_sum(self) -> Float64:
+        """Sum of the hard terms in real units."""
+        return self._real(total(self.hard.values()), self.unit * SAFETY)
+
+    def variance_sum(self, without: Collection[str] = ()) -> Float64:
+        """Sum of the variances in real units, some left out."""
+        kept = total(value for name, value in self.variance.items() if name not in without)
+        return self._real(kept, (self.unit * SAFETY) ** 2)
+
+    def worst_case(self) -> Float64:
+        """The worst case in real units."""
+        return self._real(self.worst, self.unit)
+
+    def _real(self, values: Real, factor: float) -> Float64:
+        return np.where(self.seen, np.multiply(values, factor, dtype=np.float64), 0.0)
 
 
-def scale_terms(
-    hard: Mapping[str, Real], variance: Mapping[str, Real], limit: Real, *, unit: float, seen: Real
-) -> Terms:
-    """Terms in real units, exactly 0 where nothing contributes. `limit` already contains SAFETY."""
-    everywhere = bool(np.all(seen))
-
-    def scale(values: Real, factor: float) -> Float64:
-        # In fp64: a variance below 1e-38 would vanish in fp32.
-        real: Float64 = np.multiply(values, factor, dtype=np.float64)
-        return real if everywhere else np.where(seen, real, 0.0)
-
-    return Terms(
-        hard={name: scale(value, unit * SAFETY) for name, value in hard.items()},
-        variance={name: scale(value, (unit * SAFETY) ** 2) for name, value in variance.items()},
-        worst=scale(limit, unit),
-    )
+def write(target: Float64, values: Real, factor: float, seen: Real, *, add: bool) -> None:
+    """Scale values into `target`, or add them; elements that are not `seen` stay as they are."""
+    if add:
+        target += np.where(seen, np.multiply(values, factor, dtype=np.float64), 0.0)
+    elif seen.all():
+        np.multiply(values, factor, out=target, dtype=np.float64)
+    else:
+        np.multiply(values, factor, out=target, dtype=np.float64, where=np.broadcast_to(seen, target.shape))
 
 
 def total(values: Iterable[Real]) -> Real:
