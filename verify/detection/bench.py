@@ -1,4 +1,4 @@
-"""Cases with their inputs, references, bounds and what the honest candidate gets on them: made once, used by all mutants."""
+"""Cases with their inputs, references, bounds and what the honest candidate gets on them: made once for all."""
 
 from __future__ import annotations
 

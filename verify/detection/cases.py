@@ -1,4 +1,4 @@
-"""The cases that score the checks: those of the grid, narrowed to one compiled variant, in one order for all mutants."""
+"""The cases that score the checks: those of the grid, narrowed to one compiled variant, in one order."""
 
 from __future__ import annotations
 

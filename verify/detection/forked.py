@@ -1,4 +1,4 @@
-"""Runs tasks in forked children: a crash, a hang or spoilt memory ends one task, and what the parent prepared is shared."""
+"""Runs tasks in forked children: a crash, a hang or spoilt memory ends one task. What is prepared is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mutant as a candidate: the patched sources, compiled by the CPU backend, behind the adapter of the honest kernel."""
+"""A mutant as a candidate: the patched sources, compiled by the CPU backend, behind the honest adapter."""
 
 from __future__ import annotations
 

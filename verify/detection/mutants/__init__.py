@@ -1,23 +1,28 @@
-"""The catalogue of mutants by name."""
+"""The catalogue of mutants: patches of the sources in TOML files, patches of the launcher in `launches.py`."""
 
 from __future__ import annotations
 
-from importlib import import_module
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from verify.detection.mutant import Mutant
+from verify.detection.mutant import Mutant, Patch
+from verify.detection.mutants.launches import MUTANTS
 from verify.errors import require
 
-MODULES = ("masks", "rows", "scores", "precision", "gradients", "memory", "order", "launches", "plain")
-"""One module a family of kinds."""
+FILES = ("masks", "rows", "scores", "precision", "gradients", "memory", "order", "plain")
+"""One file a family of kinds."""
 
 
+@cache
 def catalogue() -> dict[str, Mutant]:
     """Every mutant by name, in a fixed order."""
     found: dict[str, Mutant] = {}
-    for module in MODULES:
-        for mutant in import_module(f"verify.detection.mutants.{module}").MUTANTS:
-            require(mutant.name not in found, "mutant", mutant.name, "a name that occurs once")
-            found[mutant.name] = mutant
+    for mutant in (*_of_files(), *MUTANTS):
+        require(mutant.name not in found, "mutant", mutant.name, "a name that occurs once")
+        found[mutant.name] = mutant
     return found
 
 
@@ -32,3 +37,15 @@ def mutant_named(name: str) -> Mutant:
     known = catalogue()
     require(name in known, "mutant", name, f"one of the {len(known)} names in verify/detection/mutants")
     return known[name]
+
+
+def _of_files() -> Iterator[Mutant]:
+    for name in FILES:
+        path = Path(__file__).parent / f"{name}.toml"
+        for entry in tomllib.loads(path.read_text())["mutant"]:
+            yield _mutant(entry)
+
+
+def _mutant(entry: dict[str, Any]) -> Mutant:
+    patches = tuple(Patch(**patch) for patch in entry.pop("patches"))
+    return Mutant(patches=patches, **entry)
