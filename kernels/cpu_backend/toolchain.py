@@ -89,9 +89,9 @@ def _describe(command: tuple[str, ...]) -> Compiler:
 
 @functools.cache
 def cuda_include_dir() -> Path:
-    """Directory that holds cuda_fp16.h and vector_types.h.
+    """Directory that holds cuda_fp16.h, vector_types.h and the crt headers that they include.
 
-    Looked for in the ``nvidia-cuda-runtime`` wheels, then in ``$CUDA_HOME``, then in /usr/local/cuda.
+    Looked for in the ``nvidia-cuda-runtime`` and ``nvidia-cuda-crt`` wheels, then in ``$CUDA_HOME``, then in /usr/local/cuda.
 
     Raises
     ------
@@ -106,8 +106,8 @@ def cuda_include_dir() -> Path:
         candidates.append(Path(home, "include"))
     candidates.append(SYSTEM_CUDA / "include")
     for directory in candidates:
-        if (directory / "cuda_fp16.h").is_file() and (directory / "vector_types.h").is_file():
+        if all((directory / header).is_file() for header in ("cuda_fp16.h", "vector_types.h", "crt/host_defines.h")):
             return directory
     raise ToolchainError(
-        "no CUDA headers (cuda_fp16.h): `pip install nvidia-cuda-runtime`, or set CUDA_HOME to a CUDA toolkit"
+        "no CUDA headers (cuda_fp16.h): `pip install nvidia-cuda-runtime nvidia-cuda-crt`, or set CUDA_HOME to a CUDA toolkit"
     )

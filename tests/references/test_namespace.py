@@ -54,7 +54,7 @@ def test_cupy_gives_the_numbers_of_numpy_backward_too(problem: Problem) -> None:
     if not cupy.is_available():
         pytest.skip("no NVIDIA GPU")
     moved = {
-        field.name: cupy.asarray(value) if isinstance(value, np.ndarray) else value
+        field.name: cupy.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
         for field in fields(problem.extras)
         for value in [getattr(problem.extras, field.name)]
     }
