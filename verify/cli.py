@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from verify.commands.common import PROFILES
-from verify.environment import check_packages, diagnose
+from verify.environment import check_packages
 from verify.errors import UsageError
 
 EXIT_FINDINGS, EXIT_USAGE, EXIT_HARNESS = 1, 2, 3
@@ -118,13 +117,9 @@ def tiles(arch: str, as_json: bool) -> None:
 @cli.command()
 def doctor() -> None:
     """Say what works on this machine and what is missing."""
-    console = Console()
-    lines = diagnose()
-    for line in lines:
-        console.print(
-            f"{'ok     ' if line.ok else 'missing'}  {line.subject:<14}{line.text}", soft_wrap=True, highlight=False
-        )
-    sys.exit(EXIT_HARNESS if any(line.required and not line.ok for line in lines) else 0)
+    from verify.commands.doctor import doctor_command
+
+    sys.exit(0 if doctor_command() else EXIT_HARNESS)
 
 
 def main() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
-import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +21,7 @@ PACKAGES = (
     "ml_dtypes",
     "python-flint",
     "nvidia-cuda-runtime",
+    "nvidia-cuda-crt",
     "nvidia-cuda-nvrtc",
     "safetensors",
 )
@@ -82,12 +81,6 @@ def diagnose() -> tuple[Diagnosis, ...]:
         version = installed(name)
         text = version or f"not installed: pip install 'attn-verify[{extra}]'"
         lines.append(Diagnosis(subject=name, ok=version is not None, text=text))
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    text = compiler or "none found: install g++ or clang++ to run CUDA sources on the CPU"
-    lines.append(Diagnosis(subject="C++ compiler", ok=compiler is not None, text=text))
-    headers = installed("nvidia-cuda-runtime")
-    text = headers or "not installed: pip install 'attn-verify[cpu-kernels]'"
-    lines.append(Diagnosis(subject="CUDA headers", ok=headers is not None, text=text))
     lines.append(_gpu())
     return tuple(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from verify.fuzz import (
     save_regression,
 )
 from verify.fuzz.log import Line, log_path, slug
+from verify.fuzz.minimise import EXPENSIVE
 from verify.fuzz.pinned_values import pin
 from verify.fuzz.pytest_file import pytest_source
 from verify.journal import Journal
@@ -155,6 +156,8 @@ def _keep(fault: Fault, plan: Plan, console: Console, *, save: bool, regressions
         console.print(f"\nfault: {fault.key}  ({_times(fault)}, {_effort(fault)})", highlight=False, markup=False)
         for line in failure_lines(record):
             console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
+        for line in _first_seen(fault, judge):
+            console.print(f"    {line}", soft_wrap=True, highlight=False, markup=False)
         run = judge.case_run(case, fault.candidate)
         files.append(_written(folder / f"test_{name.replace('-', '_')}.py", pytest_source(fault, run)))
         if save:
@@ -168,6 +171,16 @@ def _keep(fault: Fault, plan: Plan, console: Console, *, save: bool, regressions
     for path in files:
         console.print(f"  kept    {path}", soft_wrap=True, highlight=False, markup=False)
     return _Kept(fault=fault, files=tuple(files))
+
+
+def _first_seen(fault: Fault, judge: CaseJudge) -> Iterator[str]:
+    """The case as it was found and the causes that fit it: a larger case tells more of them apart."""
+    found = fault.found
+    yield f"first seen  python -m verify repro '{found.case_id}' --candidate {found.candidate}"
+    if fault.key.status not in EXPENSIVE:
+        record = judge.record(judge.judge(Case.parse(found.case_id), found.candidate))
+        for cause in record.verdict.likely_causes:
+            yield f"  cause there  {cause}"
 
 
 def _written(path: Path, text: str) -> Path:
