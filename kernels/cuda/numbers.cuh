@@ -49,9 +49,9 @@ __device__ __forceinline__ bool is_hidden(float x) { return __float_as_uint(x) =
 
 __device__ __forceinline__ float not_a_number() { return __uint_as_float(0x7fc00000u); }
 
-// The running maximum m of a row is -inf while no visible key has been met. A visible score raises it to a finite number
-// at least, even a score of -inf, so exp(score - m) is 0 and never exp(-inf + inf). fmaxf passes over a NaN score; the NaN
-// comes back through exp.
+// The running maximum m of a row is -inf while no visible key has been met. A visible score, even one of -inf, raises
+// it to a finite number at least: exp(score - m) is then 0 and never exp(-inf + inf). fmaxf passes over a NaN score;
+// the NaN comes back through exp.
 constexpr float LOWEST = -3.402823466e38f;
 
 __device__ __forceinline__ float raised_max(float row_max, float score) { return fmaxf(row_max, fmaxf(score, LOWEST)); }
@@ -59,5 +59,12 @@ __device__ __forceinline__ float finite_shift(float row_max) { return row_max ==
 
 // What a row without weight (l = 0) gives. It saw no key: out = 0, lse = -inf. It saw only scores of -inf: NaN, as the
 // softmax of such a row is.
-__device__ __forceinline__ float weightless_out(float row_max) { return row_max == -infinity() ? 0.0f : not_a_number(); }
-__device__ __forceinline__ float weightless_lse(float row_max) { return row_max == -infinity() ? row_max : not_a_number(); }
+__device__ __forceinline__ float weightless_out(float row_max)
+{
+    return row_max == -infinity() ? 0.0f : not_a_number();
+}
+
+__device__ __forceinline__ float weightless_lse(float row_max)
+{
+    return row_max == -infinity() ? row_max : not_a_number();
+}

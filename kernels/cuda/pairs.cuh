@@ -21,8 +21,8 @@ struct Sequence {
 
 __device__ __forceinline__ Sequence sequence_of(const Problem& p, int batch)
 {
-    // Lengths are device data that nobody has checked. Clamped to what the launch and the workspaces were sized for, a wrong
-    // one gives wrong numbers but no access outside of the tensors of this batch element.
+    // Lengths are device data that nobody has checked. Clamped to what the launch and the workspaces were sized for, a
+    // wrong one gives wrong numbers but no access outside of the tensors of this batch element.
     Sequence s;
     s.batch = batch;
     s.q_start = p.cu_seqlens_q ? p.cu_seqlens_q[batch] : 0;
@@ -122,7 +122,8 @@ __device__ __forceinline__ int kv_head_of(const Problem& p, int head) { return h
 // Element (row, 0) of one head of one sequence. `start` is the sequence's first row in the packed layout.
 __device__ __forceinline__ Scalar* row_of(const TensorView& t, int batch, int start, int row, int head)
 {
-    return static_cast<Scalar*>(t.data) + batch * t.batch + (start + static_cast<long long>(row)) * t.seq + head * t.head;
+    const long long packed_row = start + static_cast<long long>(row);
+    return static_cast<Scalar*>(t.data) + batch * t.batch + packed_row * t.seq + head * t.head;
 }
 
 __device__ __forceinline__ float* value_of(const RowView& t, int batch, int start, int row, int head)

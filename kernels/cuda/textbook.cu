@@ -14,7 +14,7 @@
 //                                                6 backward_dq, _dk, _dv, _dbias, _dsink
 //
 // Geometry: grid (ceil(elements of one head / THREADS), heads, batch), one thread an element, with these exceptions:
-// forward_softmax and backward_delta take one warp a row, backward_sink one block a head (shared memory THREADS * 4 bytes).
+// forward_softmax and backward_delta take one warp a row, backward_sink one block a head (THREADS floats shared).
 // Macros: STORAGE, THREADS. Every sum is one thread's fp32 chain in ascending index order: deterministic.
 #ifndef THREADS
 #error "THREADS must be a power of two, at least 32"

@@ -1,7 +1,7 @@
 // Building blocks of the tiled version: geometry of a tile, loads into shared memory, and the two small products.
 //
-// Macros: TILE_Q, TILE_K (rows and columns of a score tile), HEAD_DIM_BUCKET (head dims padded up, multiple of THREADS_X),
-// THREADS. The threads form a grid THREADS_Y x THREADS_X; thread (y, x) owns rows y + i * THREADS_Y and columns
+// Macros: TILE_Q, TILE_K (rows and columns of a score tile), HEAD_DIM_BUCKET (head dims padded up to it), THREADS.
+// The threads form a grid THREADS_Y x THREADS_X; thread (y, x) owns rows y + i * THREADS_Y and columns
 // x + j * THREADS_X. The THREADS_X threads of one row are neighbours in one warp.
 //
 // Shared rows are padded by one float: rows r and r + 1 then start in different banks (32 banks of 4 bytes), so reading
@@ -24,7 +24,7 @@ constexpr int DIM_PITCH = HEAD_DIM_BUCKET + 1;
 constexpr int KEY_PITCH = TILE_K + 1;
 
 static_assert(WARP % THREADS_X == 0, "the threads of one row must lie in one warp");
-static_assert(THREADS % WARP == 0 && TILE_Q % THREADS_Y == 0 && TILE_K % THREADS_Y == 0, "threads must divide the tile");
+static_assert(THREADS % WARP == 0 && TILE_Q % THREADS_Y == 0 && TILE_K % THREADS_Y == 0, "whole warps, whole rows");
 static_assert(HEAD_DIM_BUCKET % THREADS_X == 0, "HEAD_DIM_BUCKET must be a multiple of THREADS_X");
 static_assert(MY_ROWS * MY_COLS <= 32, "a thread holds its scores in registers");
 
@@ -84,8 +84,8 @@ __device__ __forceinline__ void dot_rows(float* products, const float* a, const 
             products[(me.y + i * THREADS_Y) * KEY_PITCH + me.x + j * THREADS_X] = sum[i][j];
 }
 
-// visit(row, col, index in a score tile) for each pair that this thread owns. Not unrolled on purpose: masks, bias, softcap
-// and dropout would be repeated for every pair, which costs instruction cache and seconds of compile time.
+// visit(row, col, index in a score tile) for each pair that this thread owns. Not unrolled on purpose: masks, bias,
+// softcap and dropout would be repeated for every pair, which costs instruction cache and seconds of compile time.
 template <class Visit>
 __device__ __forceinline__ void for_own_pairs(Place me, Visit visit)
 {

@@ -15,7 +15,7 @@
 // 1 One block a query tile; K and V stream through shared memory; each thread sums a register tile of S and of O.
 // 2 Online softmax: running row maximum m and sum l; O is rescaled by exp(m_old - m_new) when a tile raises m.
 // 3 Tiles outside of the band (causal, window) or empty in the block mask are skipped, not masked.
-// 4 The backward recomputes P = exp(S - lse). One block owns a key tile (dK, dV) or a query tile (dQ): every sum has one
+// 4 The backward recomputes P = exp(S - lse). One block owns a key tile (dK, dV) or a query tile (dQ): a sum has one
 //   owner and a fixed order, so there are no atomics and runs repeat bit for bit.
 //
 // Macros: STORAGE, TILE_Q, TILE_K, HEAD_DIM_BUCKET, THREADS.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,13 @@ def test_an_expanded_mask_equals_a_broadcast_one(kernel: Kernel, cpu: HostBacken
         for m in (mask, expanded)
     ]
     assert_array_equal(outs[0], outs[1])
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_bfloat16_given_as_its_bits_is_the_same_backward_too(kernel: Kernel, cpu: HostBackend) -> None:
+    problem = stored(plain_problem(5, seqlen_q=20, seqlen_k=24), "bf16")
+    values = run(kernel, cpu, problem, small_tile(kernel))
+    names = ("q", "k", "v", "dout")
+    bits = replace(problem, **{name: getattr(problem, name).view(np.uint16) for name in names})
+    for name, array in run(kernel, cpu, bits, small_tile(kernel)).items():
+        assert_array_equal(array, values[name].view(array.dtype), err_msg=name)
