@@ -7,13 +7,17 @@ from verify.checks.base import Check
 from verify.checks.comparison import BACKWARD, FORWARD, LSE
 from verify.checks.contract import CONTRACT
 from verify.checks.determinism import DETERMINISM
+from verify.checks.poison import POISON
 from verify.checks.power import POWER
+from verify.checks.probes import PROBES
+from verify.checks.sensitivity import SENSITIVITY
+from verify.checks.sequence import SEQUENCE
 from verify.checks.special_values import SPECIAL_VALUES
 from verify.errors import require
 
-DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER)
+DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER, POISON)
 """Cheap enough for every case: no more than a few calls and no reference of changed inputs."""
-SEVERAL_CALLS = (SPECIAL_VALUES,)
+SEVERAL_CALLS = (SPECIAL_VALUES, PROBES, SENSITIVITY, SEQUENCE)
 """Several calls with changed inputs, most of them with a reference and bounds of their own."""
 CHECKS = {check.name: check for check in (*DEFAULT, *SEVERAL_CALLS)}
 ALL = "all"

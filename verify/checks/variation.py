@@ -127,6 +127,14 @@ class Ledger:
         self._book(varied)
         return outputs
 
+    def same_bits(
+        self, before: Mapping[str, Array], after: Mapping[str, Array], names: tuple[str, ...], status: Status, when: str
+    ) -> None:
+        """Note the status for every named output whose bits differ."""
+        for name in names:
+            if name not in before or name not in after or not same_bits(before[name], after[name]):
+                self.fail(status, f"{name}: other bits {when}")
+
     def fail(self, status: Status, *reasons: str) -> None:
         """Note a failure."""
         self.statuses.append(status)
