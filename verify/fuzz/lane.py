@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import NoReturn
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase
+from hypothesis.errors import Flaky
 
 from verify.candidates import load
 from verify.case import Case
@@ -63,6 +65,11 @@ class FaultError(Exception):
 @cache
 def _error_of(key: FaultKey) -> type[FaultError]:
     return type(f"FaultError_{key.check}_{key.status}_{key.tensor}", (FaultError,), {})
+
+
+def _fail(key: FaultKey) -> NoReturn:
+    # The one place that raises: Hypothesis takes the same error from another line for another fault.
+    raise _error_of(key)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +188,7 @@ class Lane:
         self._shrinking = None
         try:
             self._round(number)()
-        except (FaultError, _ShrunkEnoughError):
+        except (FaultError, _ShrunkEnoughError, Flaky):  # a candidate that keeps state fails now and passes then
             self._report_shrunk()
         finally:
             self._shrinking = None
@@ -231,7 +238,7 @@ class Lane:
             self._shrinking = _Shrinking(key=new, best=judged)
             if new.status in EXPENSIVE:
                 raise _ShrunkEnoughError
-            raise _error_of(new)
+            _fail(new)
         self._shrink_step(self._shrinking, judged, keys)
 
     def _shrink_step(self, shrinking: _Shrinking, judged: Judged, keys: tuple[FaultKey, ...]) -> None:
@@ -242,7 +249,7 @@ class Lane:
         if shrinking.calls >= SHRINK_CALLS or time.monotonic() - shrinking.started >= SHRINK_SECONDS:
             raise _ShrunkEnoughError
         if same:
-            raise _error_of(shrinking.key)
+            _fail(shrinking.key)
 
     def _steer(self, judged: Judged) -> None:
         """Let Hypothesis climb toward large error/bound, one label a tensor."""

@@ -18,6 +18,7 @@ from verify.fuzz.pinned_values import Pinned, pin, simpler_values
 from verify.fuzz.schedules import simpler_schedules
 from verify.fuzz.simpler import SIMPLE_RECIPES, simpler_problems
 from verify.problem import AttentionProblem
+from verify.recipes.pinned import NAME
 from verify.verdict import Status
 
 EXPENSIVE = (Status.CRASH, Status.HANG, Status.OUT_OF_MEMORY)
@@ -133,7 +134,8 @@ def _reduce_schedule(search: _Search) -> None:
 
 def _reduce_problem(search: _Search) -> None:
     """Problems one step simpler, then plain values, until neither keeps the fault."""
-    while True:
+    # Values that are written out fit their own shape alone; _reduce_values cuts both.
+    while search.best.case.recipe.name != NAME:
         before = search.best.case
         _first_accepted(search, (_at(before, problem) for problem in simpler_problems(before.problem)))
         if search.best.case is before:
@@ -143,8 +145,6 @@ def _reduce_problem(search: _Search) -> None:
 
 
 def _plainer_recipes(case: Case) -> Iterable[Case]:
-    if case.recipe.name == "pinned":
-        return
     for recipe in SIMPLE_RECIPES:
         if case.recipe == recipe:
             return

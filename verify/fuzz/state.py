@@ -97,6 +97,6 @@ class CampaignState:
                 self.faults[key].count += count
 
     def _reduced(self, line: Reduced) -> None:
-        fault = self.faults.get(line.fault)
-        if fault is not None and (fault.reduced is None or len(line.case_id) <= len(fault.reduced.case_id)):
-            fault.reduced = line
+        # A later search goes on from where an earlier one ended.
+        if line.fault in self.faults:
+            self.faults[line.fault].reduced = line

@@ -43,7 +43,9 @@ def pinned(draw: Draw, q: str | int, k: str | int, v: str | int, dout: str | int
 
 def pinned_recipe(values: Mapping[str, Float64]) -> Recipe:
     """Recipe of the given padded arrays, (batch, seqlen, heads, dim) fp64, exact in fp32; the others stay drawn."""
-    return Recipe.of(NAME, **{name: write_values(array) for name, array in values.items()})
+    texts = {name: write_values(array) for name, array in values.items()}
+    # A lone integer goes as a number: case ids escape text that reads as one.
+    return Recipe.of(NAME, **{name: int(text) if _is_integer(text) else text for name, text in texts.items()})
 
 
 def write_values(array: Float64) -> str:
@@ -53,6 +55,10 @@ def write_values(array: Float64) -> str:
     texts = (_number(float(value)) for value in flat[: used[-1] + 1 if used.size else 0])
     runs = ((text, sum(1 for _ in group)) for text, group in groupby(texts))
     return SEPARATOR.join(text if count == 1 else f"{text}x{count}" for text, count in runs) or "0"
+
+
+def _is_integer(text: str) -> bool:
+    return text != "-0" and text.removeprefix("-").isdecimal()
 
 
 def _number(value: float) -> str:
