@@ -11,6 +11,7 @@ from verify.candidates import load
 from verify.checks import CHECKS, DEFAULT, Check
 from verify.detection.bench import Prepared, prepare
 from verify.detection.cases import scoring_cases
+from verify.detection.cheats import cheat_names
 from verify.detection.forked import Ended, run_forked
 from verify.detection.hunt import Hunt, Kill, hunt
 from verify.detection.impostors import impostor_names
@@ -67,7 +68,7 @@ def targets(profile: str, pattern: str) -> tuple[str, ...]:
     mutants = tuple(catalogue())
     if profile == "quick" and not pattern:
         mutants = mutants[::QUICK_EVERY]
-    names = (*(MUTANT + name for name in mutants), *(IMPOSTOR + name for name in impostor_names()))
+    names = (*(MUTANT + name for name in mutants), *(IMPOSTOR + name for name in (*impostor_names(), *cheat_names())))
     return tuple(name for name in names if pattern in name)
 
 

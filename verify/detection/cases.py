@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import zip_longest
 
-from verify.case import Case
+from verify.case import Case, features
 from verify.detection.order import ORDER
 from verify.grid import profile_cases
 from verify.problem import AttentionProblem, default_scale
@@ -30,12 +31,21 @@ def narrowed(case: Case, dtype: str) -> Case:
 
 
 def scoring_cases(dtype: str, *, profile: str = "quick", seed: int = 0) -> tuple[Case, ...]:
-    """Distinct narrowed cases of a profile of the grid: the measured order first, then the order of the grid."""
+    """Distinct narrowed cases of a profile of the grid: the measured order first, then the others, features in turn."""
     found = dict.fromkeys(_suitable(dtype, profile, seed))
     rank = {text: place for place, text in enumerate(ORDER)}
     known = [case for case in found if _key(case) in rank]
     rest = [case for case in found if _key(case) not in rank]
-    return (*sorted(known, key=lambda case: rank[_key(case)]), *rest)
+    return (*sorted(known, key=lambda case: rank[_key(case)]), *_in_turn(rest))
+
+
+def _in_turn(cases: Sequence[Case]) -> list[Case]:
+    """One case of each combination of features, the simplest combination first, then the next one of each."""
+    groups: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(tuple(features(case.problem)), []).append(case)
+    turns = sorted(groups.values(), key=lambda group: len(features(group[0].problem)))
+    return [case for turn in zip_longest(*turns) for case in turn if case is not None]
 
 
 def _suitable(dtype: str, profile: str, seed: int) -> Iterator[Case]:

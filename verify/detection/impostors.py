@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from verify.candidate import Array, Call, Candidate, Reply, Route, contiguous
 from verify.candidates.numpy_tiled import build as build_honest
+from verify.detection.cheats import Cheat, build_cheat, cheat_names
 from verify.dtypes import float_format
 from verify.errors import require
 from verify.problem import AttentionProblem
@@ -52,19 +53,21 @@ class Impostor:
 
 
 def impostor_names() -> tuple[str, ...]:
-    """Names that `build` knows."""
+    """Names of the impostors that are wrong on a single call; `build` also knows the cheats."""
     return tuple(_FAULTS)
 
 
-def build(name: str) -> Impostor:
-    """The impostor of that name.
+def build(name: str) -> Impostor | Cheat:
+    """The impostor or cheat of that name.
 
     Raises
     ------
     UsageError
         For an unknown name; the message lists the known ones.
     """
-    require(name in _FAULTS, "impostor", name, "one of " + ", ".join(_FAULTS))
+    if name in cheat_names():
+        return build_cheat(name)
+    require(name in _FAULTS, "impostor", name, "one of " + ", ".join((*_FAULTS, *cheat_names())))
     return Impostor(name, _FAULTS[name])
 
 
