@@ -126,7 +126,10 @@ def _image_flags(compiler: Compiler, build: Build, checks: Checks) -> tuple[str,
     # -O1 merges fewer accesses than -O2, so reports are more exact.
     common = ("-O1", contraction, "-DSIMT_CHECKED=1")
     if checks is Checks.MEMORY:
-        return (*common, "-w", "-fsanitize=thread", f"-fsanitize={UNDEFINED}", "-fsanitize-recover=all")
+        # clang leaves a read out when a write to the same place follows; the read may be of uninitialised memory.
+        all_reads = ("-mllvm", "-tsan-instrument-read-before-write=1") if compiler.is_clang else ()
+        undefined = (f"-fsanitize={UNDEFINED}", "-fsanitize-recover=all")
+        return (*common, "-w", "-fsanitize=thread", *all_reads, *undefined)
     callbacks = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")
     prefix = ("-mllvm", "-{}") if compiler.is_clang else ("--param", "{}")
     parameters = [word.format(callback) for callback in callbacks for word in prefix]

@@ -43,14 +43,20 @@ def test_instruction_equals_the_recorded_gpu_bit_for_bit(name: str) -> None:
 
 
 @recorded
-def test_exp2_equals_the_recorded_gpu_within_two_ulp() -> None:
+def test_exp2_differs_from_the_recorded_gpu_by_no_more_than_both_errors() -> None:
+    """PTX ISA: ex2.approx has a relative error of at most 2^-22; the host's exp2f is within one ulp, 2^-23.
+
+    At the smallest normal number one side may be flushed to zero while the other is not.
+    """
     golden = np.load(GOLDEN)
-    got = launch("exp2_sweep", golden["exp2_sweep_in"], 1).view(np.float32)
-    expected = golden["exp2_sweep_out"].view(np.float32)
-    assert np.array_equal(np.isnan(got), np.isnan(expected))
-    number = ~np.isnan(expected)
-    difference = got.view(np.int32).astype(np.int64) - expected.view(np.int32)
-    assert np.abs(difference[number]).max() <= 2
+    got = launch("exp2_sweep", golden["exp2_sweep_in"], 1).view(np.float32).astype(np.float64)
+    expected = golden["exp2_sweep_out"].view(np.float32).astype(np.float64)
+    finite = np.isfinite(expected)
+    assert np.array_equal(got[~finite], expected[~finite], equal_nan=True)
+    got, expected = got[finite], expected[finite]
+    largest = np.maximum(got, expected)
+    flushed = np.where(largest <= 2.0**-126 * (1 + 2.0**-21), 2.0**-126, 0.0)
+    assert (np.abs(got - expected) <= (2.0**-22 + 2.0**-23) * largest + flushed).all()
 
 
 def test_every_golden_kernel_runs_checked_without_a_fault() -> None:

@@ -161,6 +161,14 @@ def test_misused_asynchronous_copy_is_reported(body: str, kind: FaultKind, line:
     assert [(fault.kind, fault.line) for fault in faults] == [(kind, line)]
 
 
+def test_empty_buffer_may_be_passed_but_not_read(tmp_path: Path) -> None:
+    array, buffer = guarded_array((0, 4), np.float32, name="out")
+    assert array.size == 0
+    assert run_kernel(write_kernel(tmp_path, "if (out == nullptr) __trap();"), buffer).faults == ()
+    (fault,) = run_kernel(write_kernel(tmp_path, "out[0] = 1.0f;"), buffer).faults
+    assert (fault.kind, fault.buffer, fault.offset) == (FaultKind.OUT_OF_BOUNDS, "out", 0)
+
+
 def test_guarded_array_is_poisoned_around_and_inside() -> None:
     array, buffer = guarded_array((5,), np.float32, name="x")
     assert np.isnan(array).all()
