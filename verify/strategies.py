@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -37,6 +38,7 @@ from verify.recipes import drawn_recipe_names, recipe_names
 
 _MASK_NEEDS: dict[str, frozenset[str]] = {"none": frozenset(), "causal_window": frozenset({"causal", "window"})}
 _PACKED_FORMS = ("plain", "lengths")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ def recipes(*, names: Collection[str] | None = None) -> SearchStrategy[Recipe]:
     chosen = tuple(drawn_recipe_names() if names is None else names)
     unknown = sorted(set(chosen) - set(recipe_names()))
     require(not unknown, "names", unknown, "names out of " + ", ".join(recipe_names()))
-    fixed = [recipe for recipe in (*GRID_RECIPES, LOW_UNSCALED) if recipe.name in chosen]
+    fixed = tuple(recipe for recipe in (*GRID_RECIPES, LOW_UNSCALED) if recipe.name in chosen)
     require(bool(fixed), "names", chosen, "at least one recipe that draws its values")
     return _recipes(fixed)
 
@@ -169,9 +171,30 @@ def _cases(draw: DrawFn, recipe: SearchStrategy[Recipe], problem: SearchStrategy
     return Case(problem=draw(problem), recipe=chosen, seed=draw(seeds()), origin="hypothesis")
 
 
+@cache
+def _any_of(values: tuple[T, ...]) -> SearchStrategy[T]:
+    """One of some values. Kept, like the other strategies below: making one anew costs more than drawing from it."""
+    return st.sampled_from(values)
+
+
+@cache
+def _few_of(values: tuple[T, ...]) -> SearchStrategy[list[T]]:
+    return st.lists(st.sampled_from(values), max_size=2, unique=True)
+
+
+@cache
+def _length_lists(space: _Space, count: int) -> SearchStrategy[list[int]]:
+    return st.lists(_lengths(space), min_size=count, max_size=count)
+
+
+@cache
+def _window_side(longest: int) -> SearchStrategy[int | None]:
+    return st.one_of(st.sampled_from((0, 16, None)), st.integers(0, longest))
+
+
 @st.composite
-def _recipes(draw: DrawFn, fixed: Sequence[Recipe]) -> Recipe:
-    recipe = draw(st.sampled_from(fixed))
+def _recipes(draw: DrawFn, fixed: tuple[Recipe, ...]) -> Recipe:
+    recipe: Recipe = draw(_any_of(fixed))
     if recipe.name == "logits" and draw(st.booleans()):
         return Recipe.of("logits", max=float(2 ** draw(st.integers(0, 13))))
     if recipe.name == "needle" and draw(st.booleans()):
@@ -181,18 +204,18 @@ def _recipes(draw: DrawFn, fixed: Sequence[Recipe]) -> Recipe:
 
 @st.composite
 def _problems(draw: DrawFn, space: _Space) -> AttentionProblem:
-    layout = draw(st.sampled_from(space.layouts))
+    layout = draw(_any_of(space.layouts))
     forms = FORMS if layout in ("bshd", "sliced", "offset") else _PACKED_FORMS
-    form = draw(st.sampled_from(("plain", *space.allowed(forms))))
+    form = draw(_any_of(("plain", *space.allowed(forms))))
     packed = layout == "packed_qkv"
     # Drawn for packed too: Hypothesis prefers few choices, and would shrink to the layout that has fewer of them.
-    group = draw(st.sampled_from(GROUPS))
+    group = draw(_any_of(GROUPS))
     if packed or "gqa" not in space.features:
         group = 1
-    nheads_kv = draw(st.sampled_from((1, 2, 3)))
+    nheads_kv = draw(_any_of((1, 2, 3)))
     head_dim, head_dim_v = draw(_head_dims(space, packed))
     fields: dict[str, Any] = {
-        "dtype": draw(st.sampled_from(space.dtypes)),
+        "dtype": draw(_any_of(space.dtypes)),
         "layout": layout,
         "nheads": group * nheads_kv,
         "nheads_kv": nheads_kv,
@@ -200,23 +223,25 @@ def _problems(draw: DrawFn, space: _Space) -> AttentionProblem:
         "head_dim_v": head_dim_v,
     }
     rows, keys = draw(_sequence_lengths(space, form, square=packed, heads=group * nheads_kv))
-    fields |= length_fields(form, rows, keys, page_size=draw(st.sampled_from((16, 1, 4, 64, 256))))
+    fields |= length_fields(form, rows, keys, page_size=draw(_any_of((16, 1, 4, 64, 256))))
     fields |= draw(_masks(space))
     fields |= draw(_scores(space))
-    if draw(st.sampled_from((False, False, False, True))):
-        fields["softmax_scale"] = draw(st.sampled_from((1.0, 0.7, 0.01)))
+    if draw(_any_of((False, False, False, True))):
+        fields["softmax_scale"] = draw(_any_of((1.0, 0.7, 0.01)))
     return make_problem(**fields)
 
 
+@cache
 @st.composite
 def _head_dims(draw: DrawFn, space: _Space, packed: bool) -> tuple[int, int]:
-    head_dim = draw(st.sampled_from(space.head_dims))
+    head_dim = draw(_any_of(space.head_dims))
     same = draw(st.integers(0, 4)) < 4
     if same or packed or "dv" not in space.features:
         return head_dim, head_dim
-    return head_dim, draw(st.sampled_from(space.head_dims))
+    return head_dim, draw(_any_of(space.head_dims))
 
 
+@cache
 def _lengths(space: _Space) -> SearchStrategy[int]:
     """Length of one sequence: tiny, at a tile edge, or any."""
     tiny = [length for length in (1, 2, 3, *((0,) if space.empty else ())) if length <= space.max_seqlen]
@@ -225,12 +250,12 @@ def _lengths(space: _Space) -> SearchStrategy[int]:
     return st.one_of(options)
 
 
+@cache
 @st.composite
 def _sequence_lengths(draw: DrawFn, space: _Space, form: str, square: bool, heads: int) -> tuple[list[int], list[int]]:
     """Query rows and keys of each sequence; all rows alike unless ragged."""
     batch = draw(st.integers(1, space.max_batch))
-    lengths = _lengths(space)
-    keys = draw(st.lists(lengths, min_size=batch, max_size=batch))
+    keys = draw(_length_lists(space, batch))
     limit = space.max_score_elements // (batch * heads * max(1, max(keys)))
     follow = draw(st.booleans())
     if follow or square:
@@ -241,37 +266,39 @@ def _sequence_lengths(draw: DrawFn, space: _Space, form: str, square: bool, head
             limit = side
         return [min(max(keys), max(1, limit))] * batch, keys
     count = batch if form == "ragged" else 1
-    rows = [min(length, max(1, limit)) for length in draw(st.lists(lengths, min_size=count, max_size=count))]
+    rows = [min(length, max(1, limit)) for length in draw(_length_lists(space, count))]
     return (rows if form == "ragged" else rows * batch), keys
 
 
+@cache
 @st.composite
 def _masks(draw: DrawFn, space: _Space) -> dict[str, Any]:
-    usable = [mask for mask in MASKS if _MASK_NEEDS.get(mask, frozenset({mask})) <= space.features]
-    mask = draw(st.sampled_from(usable))
-    side = st.one_of(st.sampled_from((0, 16, None)), st.integers(0, space.max_seqlen))
+    usable = tuple(mask for mask in MASKS if _MASK_NEEDS.get(mask, frozenset({mask})) <= space.features)
+    mask = draw(_any_of(usable))
+    side = _window_side(space.max_seqlen)
     fields = mask_fields(mask, (draw(side), draw(side)) if "window" in mask else (None, None))
     if "pattern" in fields:
         fields |= {
-            "keep_fraction": draw(st.sampled_from((0.75, 0.3, 1.0, 0.0))),
-            "block_size": draw(st.sampled_from(((16, 16), (8, 32), (64, 64)))),
+            "keep_fraction": draw(_any_of((0.75, 0.3, 1.0, 0.0))),
+            "block_size": draw(_any_of(((16, 16), (8, 32), (64, 64)))),
         }
     return fields
 
 
+@cache
 @st.composite
 def _scores(draw: DrawFn, space: _Space) -> dict[str, Any]:
     usable = space.allowed(SCORES)
-    names = draw(st.lists(st.sampled_from(usable), max_size=2, unique=True)) if usable else []
+    names = draw(_few_of(usable)) if usable else []
     fields: dict[str, Any] = {}
     if "bias" in names:
         fields |= {"bias": "additive", "bias_broadcast": (draw(st.booleans()), draw(st.booleans()))}
     if "alibi" in names:
         fields |= {"bias": "alibi", "bias_broadcast": (False, False)}
     if "softcap" in names:
-        fields["softcap"] = draw(st.sampled_from((15.0, 50.0, 1.0)))
+        fields["softcap"] = draw(_any_of((15.0, 50.0, 1.0)))
     if "sink" in names:
         fields["sink"] = True
     if "dropout" in names:
-        fields["dropout_p"] = draw(st.sampled_from((0.25, 0.5, 0.9)))
+        fields["dropout_p"] = draw(_any_of((0.25, 0.5, 0.9)))
     return fields

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from verify.candidates import load
 from verify.case import Case
 from verify.checks import CHECKS, Check, select_checks
-from verify.checks.case_run import CaseFacts, CaseRun
+from verify.checks.case_run import CaseFacts, CaseRun, Float64
+from verify.contract import Arithmetic
 from verify.errors import require
 from verify.inputs import make_inputs
 from verify.record import Record
 from verify.runner import Judge, RunOptions
+from verify.tolerance import Bound
 from verify.verdict import Finding, Status, Verdict
 
 EVERY_CASE = ("contract", "forward", "lse", "backward", "aggregate")
@@ -36,6 +39,24 @@ class Judged:
     def failing(self) -> bool:
         """Any check failed."""
         return any(finding.status.is_failure for finding in self.findings)
+
+
+@dataclass(slots=True, kw_only=True)
+class _WholeFacts(CaseFacts):
+    """Facts of a candidate that has a backward: one reference and one set of bounds serve its forward too."""
+
+    whole: tuple[bool, bool] | None = None
+    """(backward, with_dlse) of the results that hold everything; None = as asked."""
+
+    def reference(self, *, backward: bool, with_dlse: bool) -> Mapping[str, Float64]:
+        if not backward and self.whole is not None:
+            backward, with_dlse = self.whole
+        return CaseFacts.reference(self, backward=backward, with_dlse=with_dlse)
+
+    def bounds(self, arithmetic: Arithmetic, *, backward: bool, with_dlse: bool) -> Mapping[str, Bound]:
+        if not backward and self.whole is not None:
+            backward, with_dlse = self.whole
+        return CaseFacts.bounds(self, arithmetic, backward=backward, with_dlse=with_dlse)
 
 
 @dataclass(slots=True)
@@ -69,7 +90,11 @@ class CaseJudge:
 
     def case_run(self, case: Case, candidate: str) -> CaseRun:
         """The case on the candidate, nothing asked yet."""
-        return self._judge(candidate).case_run(CaseFacts(case=case, inputs=make_inputs(case)), candidate)
+        facts = _WholeFacts(case=case, inputs=make_inputs(case))
+        run = self._judge(candidate).case_run(facts, candidate)
+        if run.contract.capabilities.backward:
+            facts.whole = (True, run.with_dlse)
+        return run
 
     def close(self) -> None:
         """End all sessions."""
