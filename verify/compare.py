@@ -140,16 +140,13 @@ def _worst(got: Float64, expected: Expected, ratio: Float64) -> tuple[WorstEleme
     chosen = np.argpartition(flat, flat.size - count)[flat.size - count :]
     chosen = chosen[np.argsort(-flat[chosen], kind="stable")]
     axes = patterns.axis_names(expected.tensor, ratio.ndim)
+    places = zip(*(axis.tolist() for axis in np.unravel_index(chosen, ratio.shape)), strict=True)
+    columns = (values.ravel()[chosen].tolist() for values in (got, expected.values, expected.bound, ratio))
     return tuple(
         WorstElement(
-            index=(index := tuple(int(i) for i in np.unravel_index(place, ratio.shape))),
-            tile=_tile(index, axes, expected.tile),
-            got=float(got[index]),
-            expected=float(expected.values[index]),
-            bound=float(expected.bound[index]),
-            ratio=float(flat[place]),
+            index=index, tile=_tile(index, axes, expected.tile), got=value, expected=wanted, bound=bound, ratio=share
         )
-        for place in chosen
+        for index, value, wanted, bound, share in zip(places, *columns, strict=True)
     )
 
 
