@@ -176,6 +176,11 @@ def _suspected(cause: str) -> Rule:
     return lambda e: not e.forward_right and e.suspected(cause)
 
 
+def _possible(cause: str) -> Rule:
+    """The feature passed elsewhere, but there are many ways to combine lengths and masks."""
+    return lambda e: not e.forward_right and e.possible(cause)
+
+
 def _suspected_in_gradients(cause: str) -> Rule:
     return lambda e: e.forward_right and bool(e.wrong_gradients) and e.suspected(cause)
 
@@ -212,6 +217,7 @@ SYMPTOMS: tuple[tuple[str, Rule], ...] = (
     ("head_dim", _some_columns),
     *((cause, _suspected(cause)) for cause in ("varlen", "dropout", "head", "score", "layout", "head_dim", "mask")),
     ("tail", _tail),
+    *((cause, _possible(cause)) for cause in ("varlen", "mask")),
     ("rescale", lambda e: e.failed("out") and e.right("lse")),
     ("scale", lambda e: e.failed("out", "lse")),
     ("tile_range", lambda e: e.failed("out", "lse")),

@@ -15,6 +15,9 @@ from verify.explain import likely_keys
 from verify.verdict import Finding, Status
 from verify.worker import InProcessSession
 
+UNBUILT = (Status.COMPILE_ERROR, Status.LAUNCH_ERROR)
+"""A mutant that ends so has not run: its patch is at fault, and no check has found anything."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
@@ -80,8 +83,9 @@ def hunt(
         tell(prepared.case.case_id)
         tried += first is None
         findings = tuple(_timed(candidate, prepared, session, checks))
-        if any(finding.status is Status.COMPILE_ERROR for finding in findings):
-            return Hunt(name=name, broken=findings[0].reasons[0][:300] if findings[0].reasons else "does not compile")
+        unbuilt = next((f for f in findings if f.status in UNBUILT and name.startswith("mutant:")), None)
+        if unbuilt is not None:
+            return Hunt(name=name, broken=f"{unbuilt.status}: {'; '.join(unbuilt.reasons)[:300]}")
         killing = [f for f in findings if f.status.is_failure and prepared.counts(f.check)]
         if not killing:
             passed |= frozenset(features(prepared.case.problem))

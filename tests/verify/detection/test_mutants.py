@@ -48,7 +48,14 @@ def test_an_unknown_name_is_refused() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("kind", "typo"), ("direction", "sideways"), ("kernel", "none")])
 def test_an_unknown_fact_is_refused(field: str, value: str) -> None:
-    facts = {"name": "m", "kernel": "cuda_tiled", "kind": "lse", "direction": "both", "cause": "lse", "report": "classic"}
+    facts = {
+        "name": "m",
+        "kernel": "cuda_tiled",
+        "kind": "lse",
+        "direction": "both",
+        "cause": "lse",
+        "report": "classic",
+    }
     with pytest.raises(UsageError, match=f"{field}='{value}'"):
         Mutant(**{**facts, field: value}, patches=(Patch(file="tiled.cu", anchor="a", replacement="b"),))  # type: ignore[arg-type]
 
