@@ -108,3 +108,14 @@ def test_sink_joining_counts_as_one_more_exponential() -> None:
     arrays["q"][:] = 0.0
     arrays["sink"][:] = 0.3
     assert judge(p, arrays, scheme=scheme).worst() <= 1.0
+
+
+def test_saturated_softcap_leaves_the_errors_of_dbias() -> None:
+    # dbias is dS before the factor 1 - tanh^2, so a factor near 0 must not narrow it.
+    p = problem(dtype="fp32", bias="additive", softcap=1.0)
+    arrays = normal_arrays(p)
+    arrays["q"] *= np.float32(40)
+    judged = judge(p, arrays)
+    bound, expected = judged.bounds["dbias"].total, judged.reference["dbias"]
+    assert (bound > 2.0**-24 * np.abs(expected)).all()
+    assert judged.worst() <= 1.0
