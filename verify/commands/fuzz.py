@@ -50,6 +50,7 @@ def fuzz_command(
     regressions: Path | None,
     database: str,
     max_seqlen: int,
+    max_head_dim: int | None,
     as_json: bool,
     checks: str,
     device: str,
@@ -64,6 +65,7 @@ def fuzz_command(
     require(examples is None or examples > 0, "examples", examples, "an integer >= 1")
     require(timeout_s > 0, "timeout", timeout_s, "a number of seconds > 0")
     require(max_seqlen >= 1, "max-seqlen", max_seqlen, "an integer >= 1")
+    require(max_head_dim is None or max_head_dim >= 1, "max-head-dim", max_head_dim, "an integer >= 1")
     require(not (in_process and python), "in-process", in_process, "not together with --python")
     resolve_device(device)
     reason = load(candidate).unavailable()
@@ -87,6 +89,7 @@ def fuzz_command(
         database=database,
         regressions=tuple(entry.case for entry in pinned),
         max_seqlen=max_seqlen,
+        max_head_dim=max_head_dim,
     )
     console = Console(stderr=as_json)
     progress = _Progress(console=console)

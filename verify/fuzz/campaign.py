@@ -51,7 +51,7 @@ def run_campaign(plan: Plan, observe: Observer = lambda state, lines: None) -> t
         The folder cannot be written.
     """
     log = CampaignLog(log_path(plan.out, plan.candidate))
-    state = CampaignState.empty(load(plan.candidate).contract.capabilities, plan.max_seqlen)
+    state = CampaignState.empty(plan.narrowed(load(plan.candidate).contract.capabilities), plan.max_seqlen)
 
     def look() -> None:
         lines = list(log.new_lines())

@@ -99,7 +99,7 @@ class Lane:
 
     def __init__(self, plan: Plan, number: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._plan, self._number, self._should_stop = plan, number, should_stop
-        self._capabilities: Capabilities = load(plan.candidate).contract.capabilities
+        self._capabilities: Capabilities = plan.narrowed(load(plan.candidate).contract.capabilities)
         self._variants = schedule_variants(plan.candidate)
         self._log = CampaignLog(log_path(plan.out, plan.candidate))
         self._state = CampaignState.empty(self._capabilities, plan.max_seqlen)
@@ -201,7 +201,7 @@ class Lane:
     def _round(self, number: int) -> Callable[[], None]:
         """One Hypothesis test, seeded, over cases and schedules."""
         if self._database is None:
-            scope = f"{self._plan.candidate} {self._plan.max_seqlen}"
+            scope = f"{self._plan.candidate} {self._plan.max_seqlen} {self._plan.max_head_dim}"
             self._database = open_database(self._plan.database, scope)
         drawn = cases(capabilities=self._capabilities, **self._plan.narrowing)
 

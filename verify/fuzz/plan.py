@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from verify.case import Case
+from verify.contract import Capabilities
 from verify.fuzz.minimise import Budget
 
 
@@ -36,6 +37,8 @@ class Plan:
     regressions: tuple[Case, ...] = field(default=(), repr=False)
     """Cases that are tried first."""
     max_seqlen: int = 160
+    max_head_dim: int | None = None
+    """Largest head dim that is asked; None = what the candidate declares."""
     max_score_elements: int = 20_000
     """Most batch x nheads x seqlen_q x seqlen_k of a drawn case: small cases, many of them."""
     minimise_budget: Budget | None = None
@@ -45,6 +48,12 @@ class Plan:
     def narrowing(self) -> dict[str, Any]:
         """Arguments of verify.strategies.problems."""
         return {"max_seqlen": self.max_seqlen, "max_score_elements": self.max_score_elements, "max_batch": 3}
+
+    def narrowed(self, declared: Capabilities) -> Capabilities:
+        """What the campaign asks of what a candidate declares."""
+        if self.max_head_dim is None:
+            return declared
+        return replace(declared, max_head_dim=min(self.max_head_dim, declared.max_head_dim))
 
     def examples_of(self, lane: int) -> int | None:
         """Cases of one lane."""

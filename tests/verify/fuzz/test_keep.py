@@ -15,6 +15,7 @@ from verify.fuzz import load_regressions
 ROOT = Path(__file__).parents[3]
 OPTIONS = {
     "time_s": 20.0, "examples": 60, "jobs": 1, "seed": 0, "resume": None, "keep_going": False, "max_seqlen": 40,
+    "max_head_dim": None,
     "as_json": False, "checks": "", "device": "cpu", "timeout_s": 20.0, "in_process": True, "python": None,
 }  # fmt: skip
 
