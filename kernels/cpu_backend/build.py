@@ -152,8 +152,8 @@ def _prelude(compiler: Compiler, flags: tuple[str, ...]) -> list[str]:
         with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
             text = Path(scratch, stub.name)
             text.write_text(f'#include "{header}"\n')
-            run_compiler(compiler, [*flags, *_include_flags(), "-x", "c++-header", str(text)], precompiled)
-            text.replace(stub)
+            text.replace(stub)  # first: whoever finds the precompiled file needs the one that it stands for
+        run_compiler(compiler, [*flags, *_include_flags(), "-x", "c++-header", str(stub)], precompiled)
     return ["-include", str(stub)]
 
 

@@ -47,13 +47,30 @@ class _GuardedMemory:
         start = _libc.mmap(None, total, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         if start in (None, ctypes.c_void_p(-1).value):
             raise MemoryError(f"cannot map {total} bytes")
-        self.first = start + PAGE_BYTES
+        self.first: int = start + PAGE_BYTES
         for guard in (start, self.first + self.pages_bytes):
             _libc.mprotect(guard, PAGE_BYTES, 0)
         padded = -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        self.address = self.first + (self.pages_bytes - padded if align_end else 0)
+        self.address: int = self.first + (self.pages_bytes - padded if align_end else 0)
+        self.nbytes = nbytes
         ctypes.memset(self.first, POISON, self.pages_bytes)
         weakref.finalize(self, _libc.munmap, start, total)
+
+    def take_overwritten_slack(self) -> int | None:
+        """Offset (from the start of the array) of the first byte of slack that lost its poison, which is put back."""
+        before = self.address - self.first
+        slack = {-before: before, self.nbytes: self.pages_bytes - before - self.nbytes}
+        for offset, length in slack.items():
+            content = ctypes.string_at(self.address + offset, length)
+            if content != bytes([POISON]) * length:
+                ctypes.memset(self.address + offset, POISON, length)
+                return offset + next(index for index, byte in enumerate(content) if byte != POISON)
+        return None
+
+
+def overwritten_slack(buffer: Buffer) -> int | None:
+    """Byte offset of a write just outside of a guarded array that no guard page caught, ``None`` if there is none."""
+    return buffer.owner.take_overwritten_slack() if isinstance(buffer.owner, _GuardedMemory) else None
 
 
 def guarded_array(

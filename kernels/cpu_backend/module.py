@@ -14,7 +14,7 @@ import numpy as np
 from kernels.cpu_backend.build import Image, build_kernel, build_runtime
 from kernels.cpu_backend.faults import Fault, FaultKind, LaunchReport, is_internal
 from kernels.cpu_backend.image import INTERNAL, LaunchRequest, LoadedImage
-from kernels.cpu_backend.memory import Buffer
+from kernels.cpu_backend.memory import Buffer, overwritten_slack
 from kernels.cpu_backend.options import FIFO, Build, Checks, MmaModel, Schedule
 from kernels.cpu_backend.records import check_record_sizes, shared_limit_bytes
 
@@ -135,7 +135,9 @@ class CpuModule:
                 accesses += report.checked_accesses
                 if any(fault.kind is FaultKind.TIMEOUT for fault in faults):
                     break
-        return LaunchReport(tuple(faults), accesses)
+        located = {fault.buffer for fault in faults if fault.kind is FaultKind.OUT_OF_BOUNDS}
+        slack = [fault for fault in _slack_faults(buffers) if fault.buffer not in located]
+        return LaunchReport((*faults, *slack), accesses)
 
     def _check_geometry(
         self, entry: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int
@@ -180,6 +182,17 @@ def _run(image: LoadedImage, request: LaunchRequest) -> LaunchReport:
         if not is_internal(file, INTERNAL)
     ]
     return LaunchReport((*compiler_found, *(fault for fault in report.faults if fault.kind in kinds)), 0)
+
+
+def _slack_faults(buffers: Sequence[Buffer]) -> list[Fault]:
+    """Writes between the end of a guarded array and the end of its last 16 bytes, or before its start in its page."""
+    offsets = {buffer.name: overwritten_slack(buffer) for buffer in buffers}
+    message = "the slack beside the buffer was overwritten; the checked build says where"
+    return [
+        Fault(FaultKind.OUT_OF_BOUNDS, message, None, None, buffer=name, offset=offset)
+        for name, offset in offsets.items()
+        if offset is not None
+    ]
 
 
 @contextlib.contextmanager

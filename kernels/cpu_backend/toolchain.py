@@ -91,7 +91,8 @@ def _describe(command: tuple[str, ...]) -> Compiler:
 def cuda_include_dir() -> Path:
     """Directory that holds cuda_fp16.h, vector_types.h and the crt headers that they include.
 
-    Looked for in the ``nvidia-cuda-runtime`` and ``nvidia-cuda-crt`` wheels, then in ``$CUDA_HOME``, then in /usr/local/cuda.
+    Looked for in the ``nvidia-cuda-runtime`` and ``nvidia-cuda-crt`` wheels, then in ``$CUDA_HOME``, then in
+    /usr/local/cuda.
 
     Raises
     ------
@@ -109,5 +110,6 @@ def cuda_include_dir() -> Path:
         if all((directory / header).is_file() for header in ("cuda_fp16.h", "vector_types.h", "crt/host_defines.h")):
             return directory
     raise ToolchainError(
-        "no CUDA headers (cuda_fp16.h): `pip install nvidia-cuda-runtime nvidia-cuda-crt`, or set CUDA_HOME to a CUDA toolkit"
+        "no CUDA headers (cuda_fp16.h): `pip install nvidia-cuda-runtime nvidia-cuda-crt`, "
+        "or set CUDA_HOME to a CUDA toolkit"
     )

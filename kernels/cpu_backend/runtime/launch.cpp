@@ -8,8 +8,6 @@
 
 namespace simt {
 
-void seed_scheduler(uint64_t seed);
-
 namespace {
 
 std::vector<uint32_t> block_order(uint32_t count) {

@@ -16,6 +16,7 @@ namespace simt {
 
 namespace {
 constexpr size_t kPage = 4096;
+constexpr size_t kWindow = (kSharedLimit + kPage - 1) / kPage * kPage;
 constexpr size_t kMargin = 64 * 1024;  // inaccessible on both sides: a stray index of this size still faults
 unsigned char* window;
 size_t bytes_in_use;
@@ -23,7 +24,7 @@ size_t bytes_in_use;
 
 void set_up_shared(size_t bytes) {
     if (!window) {
-        void* map = mmap(nullptr, kSharedLimit + 2 * kMargin, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        void* map = mmap(nullptr, kWindow + 2 * kMargin, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                          -1, 0);
         if (map == MAP_FAILED) {
             std::perror("cpu_backend: mmap of the shared window");
@@ -32,7 +33,7 @@ void set_up_shared(size_t bytes) {
         window = static_cast<unsigned char*>(map) + kMargin;
     }
     const size_t pages = (bytes + kPage - 1) / kPage * kPage;
-    mprotect(window, kSharedLimit, PROT_NONE);
+    mprotect(window, kWindow, PROT_NONE);
     if (pages) mprotect(window, pages, PROT_READ | PROT_WRITE);
     // 16-byte alignment costs up to 15 bytes of slack before the guard page. A 1024-byte swizzle atom would cost more
     // slack than it is worth: addresses seen by ldmatrix and cp.async are offsets into the window, aligned by design.
@@ -42,13 +43,12 @@ void set_up_shared(size_t bytes) {
 
 void poison_shared() { std::memset(simt_shared, 0xff, (bytes_in_use + 15) / 16 * 16); }
 
-unsigned char* shared_end() { return simt_shared + bytes_in_use; }
 size_t shared_bytes() { return bytes_in_use; }
 
 // Names the place of an address outside of every known range: the nearest of shared memory and the buffers.
 void describe_address(uintptr_t address, int* buffer, long* offset, char* text, size_t room) {
     const uintptr_t start = reinterpret_cast<uintptr_t>(window) - kMargin;
-    if (address - start < kSharedLimit + 2 * kMargin) {
+    if (address - start < kWindow + 2 * kMargin) {
         *buffer = -1;
         *offset = static_cast<long>(address - reinterpret_cast<uintptr_t>(simt_shared));
         std::snprintf(text, room, "byte %ld of %zu bytes of shared memory", *offset, bytes_in_use);

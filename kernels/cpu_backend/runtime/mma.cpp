@@ -4,7 +4,8 @@
 //   2. the accumulator is one more term of the sum;
 //   3. every term is aligned to the largest exponent and truncated toward zero to F fraction bits;
 //   4. the aligned integers are added exactly; the sum is truncated toward zero to fp32.
-// Ampere and Ada: F = 24, sums of 8 products (4 for tf32), chained in the order of k. Hopper: F = 25, one sum of all.
+// Ampere and Ada: F = 24, sums of 8 products (4 for tf32), chained in the order of k. Hopper: F = 25, one sum of all;
+// equal bit for bit to an H200 on golden_h200.npz of the tests, infinities and NaNs included.
 #include "mma.h"
 
 #include <cmath>

@@ -13,7 +13,7 @@ constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr int kMaxBarriers = 16;
 constexpr int kMaxCopies = 512;  // cp.async operations that one thread may have in flight
 constexpr int kMaxFaults = 32;
-constexpr size_t kSharedLimit = 232 * 1024;  // 227 KiB is the most that a block may ask for on sm_90
+constexpr size_t kSharedLimit = 227 * 1024;  // the most that a block may ask for on sm_90
 
 struct Index3 {
     unsigned x, y, z;
@@ -112,6 +112,7 @@ extern Index3 block_index;
 inline Fiber& self() { return fibers[current]; }
 
 // fibers.cpp
+void seed_scheduler(uint64_t seed);
 void reset_fibers();
 void run_fibers();
 void make_ready(int fiber);
@@ -130,7 +131,6 @@ inline Site site_of(Where where) { return {where.file, where.line, 0}; }
 // barriers.cpp, warp.cpp
 void reset_barriers();
 void exit_from_barriers();
-int first_line_at_barrier(Where* where);
 void reset_warps();
 void exit_from_warp(const Fiber& fiber);
 [[noreturn]] void report_deadlock();
@@ -154,7 +154,6 @@ void check_copies_at_exit();
 void set_up_shared(size_t bytes);
 void poison_shared();
 void describe_address(uintptr_t address, int* buffer, long* offset, char* text, size_t room);
-unsigned char* shared_end();
 size_t shared_bytes();
 
 // shadow.cpp

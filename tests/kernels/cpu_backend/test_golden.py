@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.golden_vectors import KERNELS, SHARED_BYTES, SOURCE, Words, record
+from benchmarks.golden_vectors import CUDA_DIR, KERNELS, SHARED_BYTES, SOURCE, Words, record
+from kernels.backend import Module
 from kernels.cpu_backend import Build, MmaModel, compile_module, guarded_array
+from kernels.cubin import compile_cubin
 
 GOLDEN = Path(__file__).parent / "golden_h200.npz"
 EXACT = sorted(set(KERNELS) - {"exp2_sweep"})
@@ -57,6 +60,15 @@ def test_exp2_differs_from_the_recorded_gpu_by_no_more_than_both_errors() -> Non
     largest = np.maximum(got, expected)
     flushed = np.where(largest <= 2.0**-126 * (1 + 2.0**-21), 2.0**-126, 0.0)
     assert (np.abs(got - expected) <= (2.0**-22 + 2.0**-23) * largest + flushed).all()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_every_instruction_compiles_for_a_gpu(arch: str, tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="NVRTC is reached through CuPy")
+    for file in (SOURCE, CUDA_DIR / "ptx.cuh"):  # the include directory is that of the source
+        shutil.copy(file, tmp_path)
+    entries = tuple(f"golden_{name}" for name in KERNELS)
+    assert set(compile_cubin(Module(source=tmp_path / SOURCE.name, entries=entries), arch).usage) == set(entries)
 
 
 def test_every_golden_kernel_runs_checked_without_a_fault() -> None:

@@ -89,7 +89,7 @@ def test_source_that_does_not_compile_is_refused_with_its_line(tmp_path: Path) -
         ({"entry": "other"}, "entry='other' was not compiled"),
         ({"grid": (0, 1, 1)}, r"grid=\(0, 1, 1\)"),
         ({"block": (32, 33, 1)}, "1056 threads"),
-        ({"shared_bytes": 1 << 20}, "shared_bytes=1048576, expected 0..237568"),
+        ({"shared_bytes": 1 << 20}, "shared_bytes=1048576, expected 0..232448"),
         ({"args": []}, "has 0 values, expected 1"),
         ({"args": [np.int32(3)]}, r"args\[0\] of kernel has 4 bytes, expected 8"),
         ({"args": [np.zeros(2)]}, r"array of shape \(2,\)"),

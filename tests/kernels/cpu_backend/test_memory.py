@@ -33,6 +33,15 @@ def test_slack_inside_of_the_last_page_is_out_of_bounds_in_the_checked_build(tmp
     assert only_fault(faults) == (FaultKind.OUT_OF_BOUNDS, 3, "out", 6)
 
 
+@pytest.mark.parametrize(("align_end", "index"), [(True, 3), (False, 3), (True, -1)])
+def test_write_into_the_slack_is_noticed_without_instrumentation(align_end: bool, index: int, tmp_path: Path) -> None:
+    _, buffer = guarded_array((3,), np.uint16, name="out", align_end=align_end)
+    source = write_kernel(tmp_path, f"out[{index}] = 1;", "unsigned short* out")
+    faults = run_kernel(source, buffer, build=Build.FAST).faults
+    assert only_fault(faults) == (FaultKind.OUT_OF_BOUNDS, None, "out", 2 * index)
+    assert run_kernel(write_kernel(tmp_path, "", "unsigned short* out"), buffer, build=Build.FAST).faults == ()
+
+
 def test_unregistered_memory_is_out_of_bounds_in_the_checked_build(tmp_path: Path) -> None:
     hidden = np.zeros(4, np.float32)
     _, buffer = guarded_array((1,), np.uint64, name="out", fill=hidden.ctypes.data)
