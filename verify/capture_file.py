@@ -1,7 +1,8 @@
 """Reads q, k, v, dout captured from a model (.npz or .safetensors) and makes cases of them. Never writes.
 
 Arrays are (batch, seqlen, nheads, head_dim). A .npz stores bf16 as uint16 bits; entries may add `mask` (bool,
-batch x nheads x seqlen_q x seqlen_k, True = visible), `softmax_scale` and `causal`.
+batch x nheads x seqlen_q x seqlen_k, True = visible), `softmax_scale` and `causal`. A file of several calls prefixes
+each entry with its number, `0/q`; `dump.npz#0` names one call of it.
 """
 
 from __future__ import annotations
@@ -39,13 +40,18 @@ HASH_PREFIX = "sha256-"
 HASH_DIGITS = 16
 
 
+def call_entry(call: int, count: int, name: str) -> str:
+    """Name of an entry of one of `count` calls in a file."""
+    return name if count == 1 else f"{call}/{name}"
+
+
 def file_hash(path: str) -> str:
     """`sha256-` and the first 16 hex digits of the content: enough to notice another file under the same name."""
-    return HASH_PREFIX + hashlib.sha256(_read_bytes(path)).hexdigest()[:HASH_DIGITS]
+    return HASH_PREFIX + hashlib.sha256(_read_bytes(_split(path)[0])).hexdigest()[:HASH_DIGITS]
 
 
 def read_capture(path: str, *, sha: str = "") -> Mapping[str, Array]:
-    """Entries of a capture by name, bf16 as ml_dtypes.bfloat16.
+    """Entries of a capture by name, bf16 as ml_dtypes.bfloat16; `path#n` is the n-th of several calls.
 
     Raises
     ------
@@ -59,13 +65,19 @@ def read_capture(path: str, *, sha: str = "") -> Mapping[str, Array]:
 
 
 def capture_cases(path: str) -> tuple[Case, ...]:
-    """The cases of a capture: one problem from its shapes, dtype, softmax_scale and causal.
+    """The cases of a capture, one for each call in it: a problem from its shapes, dtype, softmax_scale and causal.
 
     Raises
     ------
     UsageError
         As read_capture, and for shapes that are no attention problem.
     """
+    file, call = _split(path)
+    numbers = _call_numbers(file) if not call else ()
+    return tuple(_case(f"{file}#{number}") for number in numbers) if numbers else (_case(path),)
+
+
+def _case(path: str) -> Case:
     tensors = read_capture(path)
     missing = [name for name in ("q", "k", "v") if name not in tensors]
     require(not missing, "capture", path, "entries q, k and v, missing " + ", ".join(missing))
@@ -85,7 +97,21 @@ def capture_cases(path: str) -> tuple[Case, ...]:
     )
     _check_shapes(path, tensors, problem)
     recipe = Recipe.of("capture", path=path, sha=file_hash(path))
-    return (Case(problem=problem, recipe=recipe, seed=0, origin="capture"),)
+    return Case(problem=problem, recipe=recipe, seed=0, origin="capture")
+
+
+def _split(path: str) -> tuple[str, str]:
+    """(file, number of the call or empty text)."""
+    file, separator, call = path.rpartition("#")
+    return (file, call) if separator and call.isdecimal() else (path, "")
+
+
+def _call_numbers(file: str) -> tuple[int, ...]:
+    """Numbers of the calls in a file of several; none where the entries have no prefix."""
+    if not file.endswith(".npz"):
+        return ()
+    names = _load_npz(file, _read_bytes(file))
+    return tuple(sorted({int(name.partition("/")[0]) for name in names if name.partition("/")[0].isdecimal()}))
 
 
 def _read_bytes(path: str) -> bytes:
@@ -98,10 +124,15 @@ def _read_bytes(path: str) -> bytes:
 @lru_cache(maxsize=2)
 def _load(path: str, content_hash: str) -> Mapping[str, Array]:
     """Entries of the file; the hash is the key that tells two contents of one path apart."""
-    suffix = Path(path).suffix
+    file, call = _split(path)
+    suffix = Path(file).suffix
     require(suffix in (".npz", ".safetensors"), "capture", path, "a .npz or .safetensors file")
-    content = _read_bytes(path)
-    tensors = _load_npz(path, content) if suffix == ".npz" else _load_safetensors(path, content)
+    content = _read_bytes(file)
+    tensors = _load_npz(file, content) if suffix == ".npz" else _load_safetensors(file, content)
+    if call:
+        prefix = f"{call}/"
+        tensors = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+        require(bool(tensors), "capture", path, f"entries named {prefix}q, {prefix}k, ... in {file}")
     unknown = sorted(set(tensors) - set(ENTRIES))
     require(not unknown, f"capture {path}", unknown, "entries out of " + ", ".join(ENTRIES))
     for name in TENSORS:

@@ -18,6 +18,10 @@ _MODULES = {
     "torch_math": "verify.candidates.torch_sdpa:build_math",
     "torch_flex": "verify.candidates.torch_flex:build",
     "numpy_tiled": "verify.candidates.numpy_tiled:build",
+    "onnxruntime_attention": "verify.candidates.onnxruntime_attention:build",
+    "jax_attention": "verify.candidates.jax_attention:build",
+    "mlx_attention": "verify.candidates.mlx_attention:build",
+    "openvino_attention": "verify.candidates.openvino_attention:build",
     "cuda_textbook": "verify.candidates.cuda:build_textbook",
     "cuda_tiled": "verify.candidates.cuda:build_tiled",
 }

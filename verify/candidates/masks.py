@@ -1,0 +1,53 @@
+"""Masks of a call as arrays, for libraries that know no alignment, window or block pattern of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verify.candidate import Array, Call
+from verify.problem import AttentionProblem
+
+Keep = NDArray[np.bool_]
+
+
+def diagonal_offset(p: AttentionProblem) -> int:
+    """Keys by which the causal diagonal is shifted to the right: seqlen_k - seqlen_q when bottom-right, else 0."""
+    return p.seqlen_k - p.seqlen_q if p.alignment == "bottom_right" else 0
+
+
+def positional_keep(p: AttentionProblem, *, causal: bool = True, window: bool = True) -> Keep | None:
+    """Causal and window mask (seqlen_q, seqlen_k), True = visible; None where neither hides anything."""
+    left, right = p.window if p.window is not None and window else (None, None)
+    if p.causal and causal:
+        right = 0
+    if left is None and right is None:
+        return None
+    ahead = np.arange(p.seqlen_k) - np.arange(p.seqlen_q)[:, None] - diagonal_offset(p)
+    keep: Keep = np.ones((p.seqlen_q, p.seqlen_k), dtype=bool)
+    if left is not None:
+        keep &= ahead >= -left
+    if right is not None:
+        keep &= ahead <= right
+    return keep
+
+
+def keep_mask(call: Call, *, causal: bool = True, window: bool = True) -> Keep | None:
+    """All that hides keys but lengths: position, the boolean mask and the block mask; broadcasts to
+    (batch, nheads, seqlen_q, seqlen_k). None where every key is visible."""
+    p = call.problem
+    parts = [positional_keep(p, causal=causal, window=window), call.arrays.get("mask")]
+    if "block_mask" in call.arrays:
+        blocks = call.arrays["block_mask"]
+        rows, keys = np.arange(p.seqlen_q) // p.block_size[0], np.arange(p.seqlen_k) // p.block_size[1]
+        parts.append(blocks[:, :, rows[:, None], keys[None, :]])
+    keep: Keep | None = None
+    for part in parts:
+        if part is not None:
+            keep = np.asarray(part) if keep is None else keep & part
+    return None if keep is None else keep.reshape((1,) * (4 - keep.ndim) + keep.shape)
+
+
+def heads_first_copy(array: Array) -> Array:
+    """(batch, rows, heads, dim) as a contiguous (batch, heads, rows, dim) array."""
+    return np.ascontiguousarray(array.swapaxes(1, 2))
