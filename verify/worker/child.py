@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
+import inspect
 import os
 import resource
 import signal
@@ -19,10 +20,11 @@ from verify.candidate import Call, Candidate
 from verify.candidates import load
 from verify.verdict import Status
 from verify.worker.device import lost_device
-from verify.worker.execute import Answer, describe, execute, route_spec
+from verify.worker.execute import Answer, describe, execute
 from verify.worker.protocol import (
     DESCRIPTORS,
     DUMP_SIGNAL,
+    Described,
     Failed,
     Ran,
     Ready,
@@ -31,6 +33,7 @@ from verify.worker.protocol import (
     ToParent,
     encode_frame,
     read_request,
+    route_spec,
     write_all,
 )
 from verify.worker.shared_arrays import ALIGNMENT, Arena, view_input, write_outputs
@@ -79,10 +82,11 @@ class Worker:
     def _start(self, message: Start) -> ToParent:
         try:
             self._candidate = load(message.loader)
+            described = _described(self._candidate) if message.describe else None
         except _ANYTHING as error:
             return _failed(message.nonce, describe(error))
         self._allowance.begin(message.memory_limit_bytes)
-        return Ready(nonce=message.nonce)
+        return Ready(nonce=message.nonce, described=described)
 
     def _call(self, request: Request) -> ToParent:
         assert self._candidate is not None, "the parent sends calls only after Ready"
@@ -110,6 +114,25 @@ class Worker:
         if nbytes > arena.size:  # the arena maps at most twice what is asked, rounded up to pages
             self._allowance.extend(2 * nbytes + resource.getpagesize())
         arena.ensure(nbytes)
+
+
+def _described(candidate: Candidate) -> Described:
+    return Described(
+        name=candidate.name,
+        contract=candidate.contract,
+        unavailable=candidate.unavailable() or "",
+        sources=_sources(candidate),
+    )
+
+
+def _sources(candidate: Candidate) -> tuple[str, ...]:
+    named = getattr(candidate, "sources", None)
+    if named is not None:
+        return tuple(str(Path(path).resolve()) for path in named())
+    try:
+        return (str(Path(inspect.getfile(type(candidate))).resolve()),)
+    except (OSError, TypeError):  # made by exec, or in an interactive session
+        return ()
 
 
 def _failed(nonce: bytes, answer: Answer) -> Failed:

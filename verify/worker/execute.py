@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from verify.candidate import Array, Call, Candidate, KernelFaultError, RefusedError, Reply, Route
 from verify.candidates.user import UserCodeError
+from verify.errors import UsageError
 from verify.verdict import Status
-from verify.worker.protocol import MAX_TEXT, RouteSpec, may_be_claimed
+from verify.worker.protocol import BAD_ROUTE, MAX_TEXT, may_be_claimed, route_spec
 from verify.worker.shared_arrays import DTYPES, is_transportable
 
 OWN_FOLDER = str(Path(__file__).parent)
@@ -74,6 +74,8 @@ def describe(error: BaseException) -> Answer:
         return Answer(status=error.status, message=str(error))
     if isinstance(error, UserCodeError):
         return replace(describe(error.error), traceback=_encodable(error.text)[-MAX_TEXT:])
+    if isinstance(error, UsageError):
+        return Answer(status=Status.LAUNCH_ERROR, message=_one_line(_encodable(str(error))))
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # the frames hold the memory that the report needs
     frames = traceback.TracebackException(type(error), error, _candidate_frames(error.__traceback__))
@@ -140,17 +142,12 @@ def _checked_output(name: object, array: object) -> Array:
     return plain
 
 
-def route_spec(route: Route) -> RouteSpec:
-    """The route as it is sent; msgspec.ValidationError, TypeError or UnicodeEncodeError for fields of a wrong kind."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(route), type=RouteSpec)
-
-
 def _checked_route(route: object) -> Route:
     if not isinstance(route, Route):
         raise BadReplyError(Status.LAUNCH_ERROR, f"returned a route of type {type(route).__name__}: expected a Route")
     try:
         return route_spec(route).to_route()
-    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
+    except BAD_ROUTE as error:
         raise BadReplyError(Status.LAUNCH_ERROR, f"returned a malformed route: {error}") from error
 
 

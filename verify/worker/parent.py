@@ -12,14 +12,18 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from verify.candidate import Call, Reply, output_shapes
-from verify.errors import require
+from verify.candidate import Call, Candidate, RefusedError, Reply, output_shapes
+from verify.candidates import load
+from verify.candidates.user import names_user_code
+from verify.errors import UsageError, require
 from verify.verdict import Status
 from verify.worker.process import WorkerFault, WorkerProcess
 from verify.worker.protocol import (
+    Described,
     Failed,
     ProtocolError,
     Ran,
@@ -63,7 +67,8 @@ class ProcessSession:
     memory_limit_bytes
         Address space that calls may add to what loading took; None = no limit (CUDA needs none: it reserves terabytes).
     python
-        Interpreter of another environment that holds NumPy, ml_dtypes and msgspec; None = this one, with its sys.path.
+        Interpreter (3.11 or newer) of another environment that holds NumPy; None = this one, with its sys.path. Without
+        ml_dtypes there, functions on torch tensors still take bf16.
 
     Notes
     -----
@@ -92,6 +97,7 @@ class ProcessSession:
         self._start_timeout_s = start_timeout_s
         self._worker: WorkerProcess | None = None
         self._start_fault = _StartFault()
+        self._described: Described | None = None
 
     @property
     def pid(self) -> int | None:
@@ -106,6 +112,21 @@ class ProcessSession:
             self.close()
             raise
         return replace(outcome, notes=(*note, *outcome.notes)) if note else outcome
+
+    def describe(self) -> Candidate:
+        """What the candidate declares, asked in its own process; its `run` refuses.
+
+        Raises
+        ------
+        UsageError
+            It did not load; the message holds the candidate's own traceback.
+        """
+        outcome = self._start(describe=True)
+        if outcome is not None:
+            raise UsageError("\n".join(part for part in (outcome.message, outcome.traceback.rstrip()) if part))
+        described = self._described
+        assert described is not None, "a worker that was asked to describe does so or fails"
+        return DescribedCandidate(described)
 
     def close(self) -> None:
         self._end(CLOSE_GRACE_S)
@@ -131,17 +152,21 @@ class ProcessSession:
         self._end()
         return (fault,)
 
-    def _start(self) -> Outcome | None:
+    def _start(self, *, describe: bool = False) -> Outcome | None:
         """Have a worker with the candidate loaded; the outcome of the failed start otherwise."""
         if self._worker is not None:
-            return None
+            if not describe or self._described is not None:
+                return None
+            self._end()
         if self._start_fault.outcome is not None and self._start_fault.attempts >= _START_ATTEMPTS:
             return self._start_fault.outcome
         self._worker = WorkerProcess(self._python)
         nonce = secrets.token_bytes(16)
-        start = Start(nonce=nonce, loader=self._loader, memory_limit_bytes=self._memory_limit_bytes)
+        limit = self._memory_limit_bytes
+        start = Start(nonce=nonce, loader=self._loader, memory_limit_bytes=limit, describe=describe)
         outcome = self._converse(self._worker, encode_frame(start), nonce, self._start_timeout_s, "start-up")
-        if isinstance(outcome, Ready):
+        if isinstance(outcome, Ready) and (outcome.described is not None) == describe:
+            self._described = outcome.described or self._described
             self._start_fault = _StartFault()
             return None
         if not isinstance(outcome, Outcome):
@@ -203,6 +228,40 @@ class ProcessSession:
         if lost or outcome.status in _DOUBTFUL:
             self._end()
         return outcome
+
+
+def candidate_for(name: str, *, python: str | None = None, timeout_s: float = START_TIMEOUT_S) -> Candidate:
+    """The declaration of a candidate: loaded here when it is this project's code, else asked in its own process.
+
+    Raises
+    ------
+    UsageError
+        For an unknown name, or a user's module that fails; the message then holds its traceback.
+    """
+    if python is None and not names_user_code(name):
+        return load(name)
+    with ProcessSession(name, timeout_s=timeout_s, python=python) as session:
+        return session.describe()
+
+
+class DescribedCandidate:
+    """A candidate that lives in another process: its declaration."""
+
+    def __init__(self, described: Described) -> None:
+        self.name = described.name
+        self.contract = described.contract
+        self._described = described
+
+    def unavailable(self) -> str | None:
+        """Why it cannot run in its environment, or None."""
+        return self._described.unavailable or None
+
+    def sources(self) -> tuple[Path, ...]:
+        """Files that hold it, as far as this process sees them."""
+        return tuple(path for path in map(Path, self._described.sources) if path.is_file())
+
+    def run(self, call: Call) -> Reply:
+        raise RefusedError(f"{self.name} runs in a process of its own only")
 
 
 def _failure(answer: ToParent, printed: str) -> Outcome:

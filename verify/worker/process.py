@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from verify.verdict import Status
+from verify.worker.bundle import bundle_memory
 from verify.worker.execute import OWN_FOLDER
 from verify.worker.protocol import DESCRIPTORS, DUMP_SIGNAL, MAX_TEXT, FrameBuffer, ProtocolError
 from verify.worker.shared_arrays import Arena, create_memory
@@ -31,7 +32,6 @@ ALLOCATOR = {
 EXIT_GRACE_S = 2.0
 """Time for a worker whose channel closed to end by itself, so that its exit status can be named."""
 KILL_WAIT_S = 10.0
-_PROJECT = str(Path(__file__).parents[2])
 _BLOCK = 1 << 16
 
 
@@ -200,7 +200,7 @@ class WorkerProcess:
 
     def _stack(self) -> str:
         dump = os.pread(self._stack_fd, MAX_TEXT, 0).decode(errors="replace")
-        ours = (OWN_FOLDER, "<frozen runpy>", "<frozen importlib")
+        ours = (OWN_FOLDER, "/proc/self/fd/", "<frozen runpy>", "<frozen importlib")
         return "\n".join(line for line in dump.splitlines() if not any(mark in line for mark in ours))
 
     def _close_fds(self) -> None:
@@ -211,19 +211,31 @@ class WorkerProcess:
 
 
 def _spawn(python: str | None, cookie: str, theirs: Sequence[int], output_fd: int) -> subprocess.Popen[bytes]:
-    """Start the child in a session of its own, with the module path of this process when it runs the same Python."""
-    path = [_PROJECT] if python is not None else [entry or str(Path.cwd()) for entry in sys.path]
-    command = [python or sys.executable, "-u", "-m", "verify.worker.child", f"--parent={os.getpid()}"]
+    """Start the child in a session of its own: this Python with its module path, or another one with the bundle."""
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    environment = {**ALLOCATOR, **os.environ, "PYTHONPATH": path, COOKIE: cookie}
+    program = ["-m", "verify.worker.child"]
+    bundle = []
+    if python is not None:
+        # Its module path may hold this project or its namesakes: the bundle and the environment's packages are enough.
+        del environment["PYTHONPATH"]
+        bundle = [bundle_memory()]
+        program = [f"/proc/self/fd/{bundle[0]}"]
+    command = [python or sys.executable, "-u", *program, f"--parent={os.getpid()}"]
     command += [f"--{name}={fd}" for name, fd in zip(DESCRIPTORS, theirs, strict=True)]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output_fd,
-        stderr=output_fd,
-        pass_fds=tuple(theirs),
-        start_new_session=True,
-        env={**ALLOCATOR, **os.environ, "PYTHONPATH": os.pathsep.join(path), COOKIE: cookie},
-    )
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output_fd,
+            stderr=output_fd,
+            pass_fds=(*theirs, *bundle),
+            start_new_session=True,
+            env=environment,
+        )
+    finally:
+        for fd in bundle:
+            os.close(fd)
 
 
 def _kill_marked(cookie: str) -> None:

@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from verify.candidate import Route
+from verify.contract import Contract
+from verify.errors import UsageError
 from verify.problem import AttentionProblem
 from verify.verdict import Status
 
@@ -71,6 +73,8 @@ class Start(msgspec.Struct, tag="start", frozen=True, kw_only=True, forbid_unkno
     nonce: Nonce
     loader: str
     memory_limit_bytes: int | None
+    describe: bool = False
+    """Ready shall carry the candidate's declaration."""
 
 
 class Request(msgspec.Struct, tag="call", frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,10 +92,22 @@ class Request(msgspec.Struct, tag="call", frozen=True, kw_only=True, forbid_unkn
     seed: int
 
 
+class Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a candidate declares about itself."""
+
+    name: Text
+    contract: Contract
+    unavailable: Text
+    """Why it cannot run there; empty when it can."""
+    sources: Annotated[tuple[Text, ...], Meta(max_length=4096)]
+    """Files that hold it."""
+
+
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The candidate is loaded."""
 
     nonce: Nonce
+    described: Described | None = None
 
 
 class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +143,15 @@ class Failed(msgspec.Struct, tag="failed", frozen=True, kw_only=True, forbid_unk
     """Why the worker's GPU context is of no more use; empty when it is well or when there is none."""
 
 
+BAD_ROUTE = (msgspec.ValidationError, TypeError, UnicodeEncodeError)
+"""What `route_spec` raises for a route whose fields have wrong types."""
+
+
+def route_spec(route: Route) -> RouteSpec:
+    """The route as it is sent; one of BAD_ROUTE for fields of a wrong kind."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(route), type=RouteSpec)
+
+
 ToChild = Start | Request
 ToParent = Ready | Ran | Failed
 _encoder = msgspec.msgpack.Encoder()
@@ -144,7 +169,7 @@ def decode_reply(body: bytes, nonce: bytes) -> ToParent:
     """Reply to the call of that nonce; ProtocolError for anything else."""
     try:
         reply = _to_parent.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, UsageError) as error:
         raise ProtocolError(f"sent a malformed reply: {error}") from error
     if reply.nonce != nonce:
         raise ProtocolError("sent a stale or forged reply: its nonce is not that of this call")
