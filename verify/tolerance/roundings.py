@@ -138,8 +138,17 @@ def resolve(problem: AttentionProblem, sequence: DenseSequence, arithmetic: Arit
         step=step,
         dot_steps=math.ceil(problem.head_dim / arithmetic.accumulate_chunk) + inexact,
         dprobs_steps=math.ceil(problem.head_dim_v / arithmetic.accumulate_chunk) + inexact,
-        exp_error=2.0 * arithmetic.exp_ulp * (1.0 + math.sqrt(rescales)),
+        exp_error=2.0 * arithmetic.exp_ulp * (1.0 + _joint_rescales(arithmetic, rescales)),
     )
+
+
+def _joint_rescales(arithmetic: Arithmetic, rescales: int) -> float:
+    """How many errors of exp the rescalings of a row add up to.
+
+    An exp with exp(0) = 1 errs only when the maximum really moves, and then by roundings of either sign: they add as a
+    root. Otherwise exp(0) itself is off, always to the same side, so they add in full.
+    """
+    return math.sqrt(rescales) if arithmetic.argmax_exact else float(rescales)
 
 
 def _extra_roundoff(name: str) -> float:
