@@ -39,9 +39,9 @@ def test_same_source_is_compiled_once(cache: Path, tmp_path: Path) -> None:
     empty = images(cache)
     compile_module(source, entries=["kernel"], defines={"SCALE": 2})
     before = images(cache)
-    started = time.perf_counter()
+    started = time.process_time()
     compile_module(source, entries=["kernel"], defines={"SCALE": 2})
-    assert time.perf_counter() - started < 0.2
+    assert time.process_time() - started < 0.2
     assert images(cache) == before
     assert len(before) == len(empty) + 1
 
