@@ -7,6 +7,8 @@ from verify.checks.base import Check
 from verify.checks.comparison import BACKWARD, FORWARD, LSE
 from verify.checks.contract import CONTRACT
 from verify.checks.determinism import DETERMINISM
+from verify.checks.invariance import INVARIANCE
+from verify.checks.metamorphic import METAMORPHIC
 from verify.checks.poison import POISON
 from verify.checks.power import POWER
 from verify.checks.probes import PROBES
@@ -17,7 +19,7 @@ from verify.errors import require
 
 DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER, POISON)
 """Cheap enough for every case: no more than a few calls and no reference of changed inputs."""
-SEVERAL_CALLS = (SPECIAL_VALUES, PROBES, SENSITIVITY, SEQUENCE)
+SEVERAL_CALLS = (SPECIAL_VALUES, PROBES, INVARIANCE, METAMORPHIC, SENSITIVITY, SEQUENCE)
 """Several calls with changed inputs, most of them with a reference and bounds of their own."""
 CHECKS = {check.name: check for check in (*DEFAULT, *SEVERAL_CALLS)}
 ALL = "all"

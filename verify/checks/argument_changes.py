@@ -87,7 +87,7 @@ def _moved_boundaries(problem: AttentionProblem, values: Values) -> Iterator[Cha
                 size = max(b - a for a, b in pairwise(moved))
                 # Arrays over (longest row, longest key) keep their shape only if the longest sequence does.
                 if size == getattr(problem, longest) or not any(array in values for array in BY_PLACE):
-                    fields = {name: moved, longest: size}
+                    fields: dict[str, Any] = {name: moved, longest: size}
                     arrays = values | {name: np.array(moved, dtype=np.int32)}
                     yield Change(argument=name, problem=replace(problem, **fields), values=arrays)
                 break

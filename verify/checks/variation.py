@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from verify.candidate import output_shapes
 from verify.case import Case
 from verify.checks.base import fault_finding, reason_of, status_of
 from verify.checks.case_run import CaseFacts, CaseRun
@@ -87,6 +88,21 @@ def same_bits(first: Array, second: Array) -> bool:
     return bool(equal.all())
 
 
+def first_outputs(check: str, run: CaseRun) -> Values | Finding:
+    """What the candidate owes and returned for the case itself; a finding where it did not, or in a wrong shape."""
+    backward = run.contract.capabilities.backward
+    outcome = run.outcome(backward=backward)
+    if outcome.status is not Status.PASS or outcome.reply is None:
+        return fault_finding(check, outcome)
+    outputs = outcome.reply.outputs
+    shapes = output_shapes(run.case.problem, run.facts.inputs.arrays)
+    owed = owed_outputs(run, backward=backward)
+    wrong = [name for name in owed if name not in outputs or outputs[name].shape != shapes[name]]
+    if wrong:
+        return Finding(check=check, status=Status.SHAPE, reasons=(f"{', '.join(wrong)} absent or of a wrong shape",))
+    return {name: outputs[name] for name in owed}
+
+
 @dataclass(slots=True, kw_only=True)
 class Ledger:
     """What the variations of one check on one case showed."""
@@ -96,6 +112,7 @@ class Ledger:
     """The case's own run: time spent on variations is booked on it."""
     judged: int = 0
     """Questions that could have failed."""
+    case_compared: bool = False
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
@@ -111,21 +128,27 @@ class Ledger:
         self.fail(fault.status, f"{label}: {fault.reasons[0]}", *fault.reasons[1:])
         return None
 
-    def judge(
-        self, varied: CaseRun, label: str, *, backward: bool, names: tuple[str, ...] | None = None
-    ) -> Mapping[str, Array] | None:
-        """Compare the outputs of a variation with its own reference and bounds; None where it did not run."""
+    def judge(self, varied: CaseRun, label: str, *, backward: bool) -> Mapping[str, Array] | None:
+        """Ask and compare the outputs of a variation with its own reference and bounds; None where it did not run."""
         outputs = self.outputs(varied, label, backward=backward)
-        if outputs is None:
-            return None
-        groups = ((False, varied.expected_outputs(backward=False)), (True, varied.expected_outputs(backward=True)))
-        outcome = varied.outcome(backward=backward)
-        for of_backward, group in groups if backward else groups[:1]:
-            chosen = tuple(name for name in group if names is None or name in names)
-            if chosen:
-                self._note(compare_outputs(varied, chosen, outcome, backward=of_backward), label)
-        self._book(varied)
+        if outputs is not None:
+            self.compare(varied, label, backward=backward)
         return outputs
+
+    def compare(self, varied: CaseRun, label: str, *, backward: bool) -> None:
+        """Compare all outputs of a variation that ran with its own reference and bounds."""
+        outcome = varied.outcome(backward=backward)
+        for of_backward in (False, True) if backward else (False,):
+            names = varied.expected_outputs(backward=of_backward)
+            if names:
+                self._note(compare_outputs(varied, names, outcome, backward=of_backward), label)
+        self._book(varied)
+
+    def compare_case(self) -> None:
+        """Compare the case's own outputs with its reference and bounds, once."""
+        if not self.case_compared:
+            self.case_compared = True
+            self.compare(self.run, "unchanged", backward=self.run.contract.capabilities.backward)
 
     def same_bits(
         self, before: Mapping[str, Array], after: Mapping[str, Array], names: tuple[str, ...], status: Status, when: str
@@ -157,6 +180,8 @@ class Ledger:
         self.comparisons += failing
 
     def _book(self, varied: CaseRun) -> None:
+        if varied is self.run:
+            return
         self.run.candidate_ms += varied.candidate_ms
         self.run.facts.reference_ms += varied.facts.reference_ms
         self.run.facts.bound_ms += varied.facts.bound_ms

@@ -1,0 +1,52 @@
+"""Metamorphic check: changes of the inputs whose effect on the outputs is known exactly, bit for bit or in rounding."""
+
+from __future__ import annotations
+
+from verify.checks.balances import balances
+from verify.checks.base import Check
+from verify.checks.bitwise_relations import bitwise_relations
+from verify.checks.case_run import CaseRun
+from verify.checks.comparison import FAULTS
+from verify.checks.relation import hold
+from verify.checks.rounded_relations import rounded_relations
+from verify.checks.variation import Ledger, Values, first_outputs, several_calls_refusal, skipped, takes
+from verify.verdict import Finding, Status
+from verify.worker import Outcome
+
+NAME = "metamorphic"
+
+
+def _metamorphic(run: CaseRun) -> Finding:
+    refusal = several_calls_refusal(run)
+    if refusal is not None:
+        return skipped(NAME, refusal)
+    backward = run.contract.capabilities.backward
+    first = first_outputs(NAME, run)
+    if isinstance(first, Finding):
+        return first
+    ledger = Ledger(check=NAME, run=run)
+    for relation in (*bitwise_relations(run, first, backward), *rounded_relations(run, backward)):
+        if takes(run, relation.varied.case.problem):
+            hold(ledger, relation)
+    if backward:
+        _balance(ledger, run.outcome(backward=True), first)
+    return ledger.finding()
+
+
+def _balance(ledger: Ledger, outcome: Outcome, outputs: Values) -> None:
+    """The sums that must agree in the case's own backward."""
+    run = ledger.run
+    facts = run.judged_facts(outcome)
+    bounds = facts.bounds(run.arithmetic, backward=True, with_dlse=run.with_dlse)
+    for balance in balances(facts, outputs, bounds):
+        if not balance.holds:
+            ledger.fail(Status.NUMERICAL, f"{balance.label} does not hold in sequence {balance.sequence}")
+
+
+METAMORPHIC = Check(
+    name=NAME,
+    summary="signs, powers of two, dout = 0, v = 0, repeated heads, order of keys, keys twice, <V,dV> = <O,dO>",
+    calls=12,
+    raises=FAULTS,
+    function=_metamorphic,
+)
