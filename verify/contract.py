@@ -48,7 +48,7 @@ class Arithmetic:
     scale_roundings: int = 2
     """fp32 roundings in scaling the scores."""
     exp_ulp: float = 2.0
-    """Error of the exponential in fp32 ulp."""
+    """Error of the exponential, and of tanh, in fp32 ulp."""
     log_ulp: float = 2.0
     """Error of the logarithm in fp32 ulp."""
     exp2_fma: bool = False
@@ -60,7 +60,7 @@ class Arithmetic:
     sum_rounded_probs: bool = False
     """The row sum is accumulated from the rounded P."""
     argmax_exact: bool = True
-    """P is exactly 1 at the running maximum (no lazy rescale, no fast exp)."""
+    """P is exactly 1 at the running maximum: no lazy rescale, and exp(0) = 1."""
     delta_from: str = "out"
     """delta = rowsum(dO*O) from the stored `out`, from fp32 `accumulator`, or `dprobs` = rowsum(P*dP)."""
     lse_stored: bool = True
@@ -68,9 +68,9 @@ class Arithmetic:
     rounds_dq_per_tile: bool = False
     """dq is rounded to the gradient format after each key tile."""
     rounds_dkv_per_tile: bool = False
-    """dk and dv are rounded to the gradient format after each query tile."""
+    """dk and dv of every query head of a group are rounded to the gradient format after each query tile."""
     rounds_out_per_tile: bool = False
-    """out is rounded to its format after each key tile."""
+    """out is rounded to its format after each key tile, the last one too."""
     group_sum_dtype: str = "fp32"
     """Format in which dk and dv of the query heads of a group are summed."""
     lse_dtype: str = "fp32"

@@ -90,7 +90,8 @@ def gradient_errors(
     variance_dprobs += (centred_sq + product.dlse * product.dlse) * np.float32(3.0)
     if rounds.u_dprobs:
         form = float_format(rounds.arithmetic.dprobs_dtype)
-        raw = rounding_bound(np.abs(product.dprobs), form, form.half_subnormal / product.unit * ops.dropout_factor)
+        computed = np.abs(product.dprobs) + np.float32(rounds.growth(rounds.dprobs_steps)) * product.magnitude
+        raw = rounding_bound(computed, form, form.half_subnormal / product.unit * ops.dropout_factor)
         variance_dprobs += raw * raw
     variance_dprobs *= np.float32(KAPPA_SQ)
     exponent_part = block.variance if block.shared_variance is None else block.variance + block.shared_variance
@@ -114,12 +115,13 @@ def gradient_errors(
     uncheckable = _either(uncheckable_weight, rows.delta_overflows[..., None] & (probs > 0))
     if rounds.u_dscores:
         form = float_format(rounds.arithmetic.dscores_dtype)
-        rounded = rounding_bound(sloped, form, form.half_subnormal / product.unit)
-        independent = independent + rounding_variance(sloped, rounded, form)
-        # Where dS vanishes its rounding is relative to its error: E[(u dS^)^2] = u^2 (dS^2 + variance).
+        # What is rounded is the computed dS: its error takes part, and decides alone where dS vanishes.
+        floor = form.half_subnormal / product.unit
         common = as_rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
-        independent = independent + np.float32(KAPPA_SQ * rounds.u_dscores**2) * (independent + hard * hard + common)
-        worst = worst * np.float32(1 + 2 * rounds.u_dscores) + np.float32(U) * rounded
+        size = np.hypot(sloped, np.float32(U) * np.sqrt(independent + hard * hard + common))
+        independent = independent + rounding_variance(size, rounding_bound(size, form, floor), form)
+        reached = sloped + worst + (1 + worst_exponent) * probs * slope * as_rows(rows.delta_worst)
+        worst = worst + np.float32(U) * rounding_bound(reached, form, floor)
         uncheckable = _either(uncheckable, (sloped + worst) * product.unit >= form.max_finite)
     return GradientErrors(
         dscores=dscores,

@@ -63,7 +63,7 @@ def query_terms(
     }
     if rounds.truncates:
         hard["truncation"] = rounds.step * steps * half
-    row_worst = (errors.worst_exponent + np.float32(rounds.u_dscores)) * sloped * as_rows(rows.delta_worst)
+    row_worst = errors.worst_exponent * sloped * as_rows(rows.delta_worst)
     limit = ops.onto_rows(errors.worst + row_worst, keys.magnitude) + rows.delta_worst[..., None] * mean_keys
     limit = limit + (rounds.growth(steps) + 2 * U) * total
     overflow = None if errors.uncheckable is None else np.asarray(errors.uncheckable.any(axis=-1))[..., None]
@@ -102,20 +102,24 @@ def bias_terms(
         "lse": U**2 * grown**2 * common,
         "accumulation": KAPPA_SQ * U**2 * (planes - 1) * planes * errors.dscores.astype(np.float64) ** 2,
     }
+    rise = 1.0 + errors.worst_exponent.astype(np.float64)
+    delta_worst = rise * probs * rows.delta_worst[..., None]
+    limit = errors.unsloped_worst.astype(np.float64)
     if rounds.u_dscores:
+        # As for dq: the computed dS is rounded, with its error, which decides alone where dS vanishes.
         form = float_format(rounds.arithmetic.dscores_dtype)
-        rounded = rounding_bound(errors.dscores, form, form.half_subnormal / rows.unit)
-        variance["dscores"] = variance["dscores"] + U**2 * rounding_variance(errors.dscores, rounded, form)
+        smallest = form.half_subnormal / rows.unit
+        spread = U**2 * (errors.unsloped_hard**2 + (grown * probs * rows.delta_hard[..., None]) ** 2)
+        size = np.sqrt(errors.dscores**2 + variance["dscores"] + variance["delta"] + spread)
+        rounded = rounding_bound(size, form, smallest)
+        variance["dscores"] = variance["dscores"] + U**2 * rounding_variance(size, rounded, form)
+        limit = limit + U * rounding_bound(errors.dscores + limit + delta_worst, form, smallest)
     hard = {
         "dscores": U * errors.unsloped_hard.astype(np.float64),
         "delta": U * grown * probs * rows.delta_hard[..., None],
         "lse": U * grown * errors.dscores * rows.lse_hard[..., None],
     }
-    rise = 1.0 + errors.worst_exponent.astype(np.float64)
-    limit = errors.unsloped_worst.astype(np.float64)
-    if rounds.u_dscores:
-        limit = limit * (1 + 2 * rounds.u_dscores) + U * rounded
-    limit = limit + rise * probs * rows.delta_worst[..., None] + (planes + 4) * U * errors.dscores
+    limit = limit + delta_worst + (planes + 4) * U * errors.dscores
     seen = np.ones(probs.shape, dtype=bool) if keep is None else np.broadcast_to(keep, probs.shape)
     floor = underflow_floor(np.ones(()), rows.unit, 1.0)
     return finish(hard, variance, limit, floor, unit=rows.unit, seen=seen, overflow=errors.uncheckable)
