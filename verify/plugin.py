@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from verify.conformance import ConformanceJudge
+    from verify.conformance import ConformanceJudge, Question
     from verify.verdict import Finding
 
 FIXTURE = "attention_finding"
+CASES_TOGETHER = 12
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,12 +45,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     marker = next(metafunc.definition.iter_markers("attention_cases"), None)
+    shared = metafunc.config.pluginmanager.hasplugin("xdist")
     parameters = [
-        pytest.param(question, id=question.label)
+        pytest.param(question, id=question.label, marks=_together(question) if shared else ())
         for question in asked
         if marker is None or marker.args[0](question.case)
     ]
     metafunc.parametrize(FIXTURE, parameters, indirect=True)
+
+
+def _together(question: Question) -> pytest.MarkDecorator:
+    """Keeps questions that share calls, reference and bounds on one worker (`--dist loadgroup`)."""
+    return pytest.mark.xdist_group(f"{question.candidate}-{question.place // CASES_TOGETHER}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
