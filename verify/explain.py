@@ -35,8 +35,7 @@ CAUSES: Mapping[str, str] = {
     "dropout": "dropout mask or its factor differs between forward, dP and dV",
     "layout": "strides: another tensor's, swapped, assumed dense, or an offset that wraps",
     "head_dim": "head dim of V taken for that of Q and K, or dims beyond a multiple left out",
-    "tail": "tail tile: keys beyond the length not masked, or the last ones skipped",
-    "tile_range": "range of key tiles: first or last one left out, visited twice, or loaded again",
+    "tail": "range of keys: tail tile not masked, first or last tile left out, visited twice or loaded again",
     "scale": "softmax_scale wrong, missing or applied twice",
     "rescale": "running maximum or sum: exp(m_old - m_new) missing or on the wrong accumulator, partial reduction",
     "delta": "delta = rowsum(dO*O) dropped, stale, or of another row, head or sequence",
@@ -115,6 +114,10 @@ class Evidence:
         """The case has a feature of that cause."""
         return any(name in SUSPECTS[cause] for name in features(self.problem))
 
+    def fails(self, *checks: str) -> bool:
+        """One of the checks ended in a failure."""
+        return any(check in self.statuses and self.statuses[check].is_failure for check in checks)
+
     def has_status(self, *statuses: Status) -> bool:
         return any(status in statuses for status in self.statuses.values())
 
@@ -161,11 +164,7 @@ def _other_factor(e: Evidence) -> bool:
 
 def _unwritten(e: Evidence) -> bool:
     patterns = [c.pattern for c in e.wrong]
-    return any("all zeros" in text or "all NaN" in text for text in patterns) or e.has_status(Status.UNWRITTEN)
-
-
-def _tail(e: Evidence) -> bool:
-    return e.failed("lse") and e.problem.seqlen_k % 16 != 0 and not e.special_values_differ
+    return any("all zeros" in text for text in patterns) or e.has_status(Status.UNWRITTEN)
 
 
 def _some_columns(e: Evidence) -> bool:
@@ -195,7 +194,8 @@ SYMPTOMS: tuple[tuple[str, Rule], ...] = (
     ("lse", lambda e: e.failed("lse") and e.right("out") and not e.suspected("score")),
     ("masked_row", lambda e: e.special_values_differ and _some_row_is_empty(e)),
     ("unwritten", _unwritten),
-    ("poison", lambda e: _any_nan(e) and not _some_row_is_empty(e)),
+    ("poison", lambda e: e.fails("special_values", "poison")),
+    ("masked_row", _any_nan),
     ("overflow", _any_nan),
     ("precision", lambda e: e.slight),
     ("grad_scale", lambda e: e.forward_right and _gradient_factor(e)),
@@ -216,12 +216,10 @@ SYMPTOMS: tuple[tuple[str, Rule], ...] = (
     ("dlse", _only("dq", "dk")),
     ("head_dim", _some_columns),
     *((cause, _suspected(cause)) for cause in ("varlen", "dropout", "head", "score", "layout", "head_dim", "mask")),
-    ("tail", _tail),
-    *((cause, _possible(cause)) for cause in ("varlen", "mask")),
-    ("rescale", lambda e: e.failed("out") and e.right("lse")),
-    ("scale", lambda e: e.failed("out", "lse")),
-    ("tile_range", lambda e: e.failed("out", "lse")),
+    *((cause, _possible(cause)) for cause in ("mask", "varlen")),
+    ("tail", lambda e: e.failed("out", "lse")),
     ("rescale", lambda e: e.failed("out")),
+    ("scale", lambda e: e.failed("out", "lse")),
 )
 """(cause, rule), most specific first; the first MAX_CAUSES that fit are named."""
 

@@ -43,7 +43,7 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort(needed=0.85, honest_cases=4, honest_grid="quick", rule_cases=0, rule_dtypes=()),
-    "full": Effort(needed=0.97, honest_cases=400, honest_grid="full", rule_cases=24, rule_dtypes=("fp32", "bf16")),
+    "full": Effort(needed=0.97, honest_cases=560, honest_grid="full", rule_cases=24, rule_dtypes=("fp32", "bf16")),
 }
 
 

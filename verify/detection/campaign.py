@@ -59,15 +59,16 @@ FULL = (
     Stage(name="full grid", dtype="fp32", n_cases=10_000, grid="full", timeout_s=600.0),
 )
 PROFILES = {"quick": QUICK, "full": FULL}
-QUICK_EVERY = 2
-"""The quick profile takes every second mutant of the catalogue, in catalogue order, so that every kind is in it."""
+QUICK_EVERY = 3
+"""The quick profile takes every third mutant of the catalogue, in catalogue order, and no equivalent one: a compilation
+costs 1.3 s of processor time, and 3 minutes on 2 cores must do."""
 
 
 def targets(profile: str, pattern: str) -> tuple[str, ...]:
     """Names of the mutants and impostors to hunt, prefix included."""
     mutants = tuple(catalogue())
     if profile == "quick" and not pattern:
-        mutants = mutants[::QUICK_EVERY]
+        mutants = tuple(mutant.name for mutant in catalogue().values() if not mutant.equivalent)[::QUICK_EVERY]
     names = (*(MUTANT + name for name in mutants), *(IMPOSTOR + name for name in (*impostor_names(), *cheat_names())))
     return tuple(name for name in names if pattern in name)
 

@@ -40,12 +40,17 @@ def scoring_cases(dtype: str, *, profile: str = "quick", seed: int = 0) -> tuple
 
 
 def _in_turn(cases: Sequence[Case]) -> list[Case]:
-    """One case of each combination of features, the simplest combination first, then the next one of each."""
+    """One case of each combination of features and recipe, the simplest first, then the next one of each."""
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
-        groups.setdefault(tuple(features(case.problem)), []).append(case)
-    turns = sorted(groups.values(), key=lambda group: len(features(group[0].problem)))
-    return [case for turn in zip_longest(*turns) for case in turn if case is not None]
+        groups.setdefault(_traits(case), []).append(case)
+    turns = sorted(groups.items(), key=lambda item: len(item[0]))
+    return [case for turn in zip_longest(*(group for _, group in turns)) for case in turn if case is not None]
+
+
+def _traits(case: Case) -> tuple[str, ...]:
+    plain = case.recipe.name == "normal" and not case.recipe.params
+    return (*features(case.problem), *(() if plain else (str(case.recipe),)))
 
 
 def _suitable(dtype: str, profile: str, seed: int) -> Iterator[Case]:
