@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernels.backend import Module
-from kernels.cpu_backend.build import cache_dir, source_files
+from kernels.cpu_backend.cache import cache_dir
+from kernels.cpu_backend.sources import source_files
 from kernels.cpu_backend.toolchain import cuda_include_dir
 
 
