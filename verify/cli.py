@@ -57,6 +57,7 @@ def _candidate_options(function: Any) -> Any:
 @click.option(
     "--capture", type=click.Path(path_type=Path), default=None, help="Run the q, k, v of this .npz or .safetensors."
 )
+@click.option("--regressions", type=click.Path(path_type=Path), default=None, help="Pinned faults, tried first.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the cases' values.")
 @click.option("--jobs", default=min(os.cpu_count() or 1, 8), show_default="cores, at most 8", help="Judging processes.")
 @click.option(
@@ -69,6 +70,51 @@ def run(**options: Any) -> None:
     from verify.commands.run import run_command
 
     sys.exit(EXIT_FINDINGS if run_command(**options) else 0)
+
+
+@cli.command()
+@click.option("--candidate", required=True)
+@click.option("--time", "time_s", type=float, default=None, help="Seconds; without --time and --examples: 60.")
+@click.option("--examples", type=int, default=None, help="Cases to judge, over all processes.")
+@click.option("--jobs", default=min(os.cpu_count() or 1, 8), show_default="cores, at most 8", help="Processes.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the campaign.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("attn-verify-fuzz"), show_default=True)
+@click.option("--resume", type=click.Path(path_type=Path), default=None, help="Go on with the campaign of this folder.")
+@click.option("--keep-going", is_flag=True, help="Collect distinct faults until the budget ends.")
+@click.option("--save", is_flag=True, help="Write a bundle (inputs, got, expected, bound) of each fault.")
+@click.option("--regressions", type=click.Path(path_type=Path), default=None, help="Folder of pinned faults.")
+@click.option("--database", default="", help="Folder or redis:// address of the examples; the cache by default.")
+@click.option("--max-seqlen", default=160, show_default=True)
+@click.option("--max-head-dim", type=int, default=None)
+@click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout, nothing else.")
+@_candidate_options
+def fuzz(**options: Any) -> None:
+    """Draw cases until one fails or the budget ends; hand back the smallest failing case."""
+    from verify.commands.fuzz import fuzz_command
+
+    sys.exit(EXIT_FINDINGS if fuzz_command(**options) else 0)
+
+
+@cli.command()
+@click.option("--profile", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
+@click.option("--mutants", "pattern", default="", help="Only mutants and impostors whose name contains this text.")
+@click.option("--jobs", default=min(os.cpu_count() or 1, 16), show_default="cores, at most 16", help="Processes.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("attn-verify-selftest"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout, nothing else.")
+def selftest(**options: Any) -> None:
+    """Measure the checks: mutants and impostors that they must reject, honest kernels that they must not."""
+    from verify.commands.selftest import selftest_command
+
+    sys.exit(EXIT_FINDINGS if selftest_command(**options) else 0)
+
+
+@cli.command()
+@click.option("--style", type=click.Choice(["torch", "numpy", "cu"]), default="torch", show_default=True)
+def template(style: str) -> None:
+    """Print a commented starting file for a kernel of your own; it runs as it is."""
+    from verify.commands.template import template_command
+
+    template_command(style=style)
 
 
 @cli.command()

@@ -18,6 +18,7 @@ from verify.case import Case
 from verify.checks import select_checks
 from verify.commands.common import print_json, resolve_device, split_names
 from verify.errors import require
+from verify.fuzz import load_regressions
 from verify.grid import profile_cases
 from verify.journal import Journal
 from verify.record import Record
@@ -36,6 +37,7 @@ def run_command(
     profile: str,
     select: str,
     capture: Path | None,
+    regressions: Path | None,
     seed: int,
     jobs: int,
     out: Path,
@@ -60,7 +62,8 @@ def run_command(
         run_id=datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ-") + secrets.token_hex(2),
         device=resolve_device(device),
     )
-    cases = choose_cases(profile, select, capture, seed)
+    pinned = tuple(entry.case for entry in load_regressions(regressions)) if regressions is not None else ()
+    cases = tuple(dict.fromkeys((*pinned, *choose_cases(profile, select, capture, seed))))
     records = _run(cases, options, jobs, out, console)
     command = "python -m verify " + " ".join(sys.argv[1:])
     paths = write_report(records, out / "report", title=f"{profile} profile", command=command.strip())
