@@ -40,7 +40,10 @@ class Pinned:
 
 
 def pin(case: Case) -> Pinned | None:
-    """The same case with its values written out; None when that is too long or makes other bits."""
+    """The same case with its operands written out, bit for bit; None when that is too long.
+
+    A sink may move by a quarter: it is placed by the scores of the operands before they were rounded.
+    """
     operands = design(case)
     values = {name: round_to(getattr(operands, name), case.problem.dtype).astype(np.float64) for name in OPERANDS}
     return _pinned(case, case.problem, values)

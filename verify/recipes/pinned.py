@@ -81,8 +81,8 @@ def _read(name: str, text: str, drawn: Float64) -> Float64:
 
 def _runs(name: str, text: str) -> Iterator[tuple[float, int]]:
     for token in text.split(SEPARATOR):
-        value, _, count = token.partition("x")
+        value, times, count = token.partition("x")
         try:
-            yield float(value), int(count or 1)
+            yield float(value), int(count) if times else 1
         except ValueError as error:
             raise UsageError(f"pinned:{name}={token!r}: expected a number or numberxcount") from error

@@ -29,12 +29,14 @@ def test_values_in_a_case_id_come_back_bit_for_bit(values: list[float]) -> None:
 
 
 @given(case=cases(max_seqlen=6, max_batch=2, max_score_elements=200))
-def test_pinning_a_case_changes_no_input_bit(case: Case) -> None:
+def test_pinning_a_case_changes_no_bit_of_an_operand(case: Case) -> None:
     pinned = pin(case)
     if pinned is not None:
         again = make_inputs(Case.parse(pinned.case.case_id)).arrays
-        for name, array in make_inputs(case).arrays.items():
-            assert np.array_equal(again[name].astype(np.float64), array.astype(np.float64), equal_nan=True), name
+        before = make_inputs(case).arrays
+        for name in ("q", "k", "v", "dout"):
+            same = np.array_equal(again[name].astype(np.float64), before[name].astype(np.float64), equal_nan=True)
+            assert same, name
 
 
 def test_every_step_keeps_the_operands_in_the_shape_of_the_problem() -> None:
