@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from verify.compare import N_WORST
 from verify.record import Record
 from verify.verdict import Comparison, Finding, Status
 
-STYLES = {Status.PASS: "green", Status.UNSUPPORTED: "dim", Status.POWERLESS: "yellow"}
+SHOWN_WORST = 3
+"""Worst elements of a tensor in the summary of a run; `repro` and the report show all that a comparison keeps."""
 
 
 def matrices(records: Sequence[Record], *, width: int) -> Iterator[Table]:
@@ -73,8 +75,8 @@ def repro_line(record: Record) -> str:
     return f"python -m verify repro '{record.case_id}' --candidate {record.candidate}"
 
 
-def failure_lines(record: Record) -> Iterator[str]:
-    """One failing case in full: verdict, case, replay line, errors, worst elements, pattern, causes, checks."""
+def failure_lines(record: Record, *, worst: int = N_WORST) -> Iterator[str]:
+    """One failing case: verdict, replay line, route, checks, errors with the worst elements of each tensor, causes."""
     verdict = record.verdict
     yield f"{verdict.status}  {record.candidate}  [{record.recipe}; {', '.join(record.features) or 'plain'}]"
     yield f"  replay  {repro_line(record)}"
@@ -89,12 +91,12 @@ def failure_lines(record: Record) -> Iterator[str]:
             yield f"  {'':<12}{reason}"
         for comparison in finding.comparisons:
             if not comparison.accepted:
-                yield from (f"    {line}" for line in comparison_lines(comparison))
+                yield from (f"    {line}" for line in comparison_lines(comparison, worst=worst))
     for place, cause in enumerate(verdict.likely_causes, start=1):
         yield f"  cause {place}  {cause}"
 
 
-def comparison_lines(c: Comparison) -> Iterator[str]:
+def comparison_lines(c: Comparison, *, worst: int = N_WORST) -> Iterator[str]:
     """Metrics of one comparison and its worst elements."""
     yield (
         f"{c.tensor}: {c.n_exceeding} of {c.n_total} beyond the bound, max error/bound {c.max_bound_ratio:.3g}, "
@@ -104,12 +106,12 @@ def comparison_lines(c: Comparison) -> Iterator[str]:
         f"max abs {c.max_abs:.3g}, max rel {c.max_rel:.3g}, rms {c.rms:.3g}, rel L2 {c.rel_l2:.3g}, gain {c.gain:.6g}, "
         f"bias {c.bias:.2g}, cosine {c.cosine:.7g}, max ulp {c.max_ulp:.3g}"
     )
-    for worst in c.worst:
-        if not worst.ratio <= 1:
-            index = ",".join(map(str, worst.index))
+    for element in c.worst[:worst]:
+        if not element.ratio <= 1:
+            index = ",".join(map(str, element.index))
             yield (
-                f"[{index}] tile {worst.tile[0]},{worst.tile[1]}: got {worst.got:.9g}, expected {worst.expected:.9g}, "
-                f"bound {worst.bound:.3g}, error/bound {worst.ratio:.3g}"
+                f"[{index}] tile {element.tile[0]},{element.tile[1]}: got {element.got:.9g}, "
+                f"expected {element.expected:.9g}, bound {element.bound:.3g}, error/bound {element.ratio:.3g}"
             )
 
 
@@ -119,7 +121,7 @@ def print_failures(console: Console, records: Sequence[Record], *, limit: int) -
     shown = _spread(failing, limit)
     for record in shown:
         console.print()
-        for line in failure_lines(record):
+        for line in failure_lines(record, worst=SHOWN_WORST):
             console.print(Text(line, style="red" if not line.startswith(" ") else ""), soft_wrap=True)
     if len(failing) > len(shown):
         console.print(f"\n{len(failing) - len(shown)} more failing cases are in the report")
