@@ -1,0 +1,89 @@
+"""Adapters of attention libraries: each says why it cannot run, and those that can are right where a row sees a key."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from verify.candidate import Call, RefusedError
+from verify.candidates import builtin_names, load
+from verify.candidates.masks import keep_mask, positional_keep
+from verify.case import Case
+from verify.inputs import make_inputs
+from verify.runner import RunOptions, run_cases
+from verify.verdict import Status
+
+ON_CPU = ("onnxruntime_attention", "jax_attention", "mlx_attention", "openvino_attention")
+ON_GPU = tuple(name for name in builtin_names() if name.startswith(("torch_cuda", "flash", "xformers", "triton")))
+SHAPE = "attn1:b=2,sq=5,sk=9,h=2,d=16,dtype="
+CASES = {
+    "plain": SHAPE + "fp32,seed=1",
+    "fp16": SHAPE + "fp16,seed=1",
+    "bf16": SHAPE + "bf16,seed=1",
+    "causal": SHAPE + "fp32,causal=1,seed=1",
+    "top_left": SHAPE + "fp32,causal=1,align=top_left,seed=1",
+    "square": "attn1:b=1,sq=7,sk=7,h=2,d=16,dtype=fp32,causal=1,seed=1",
+    "window": SHAPE + "fp32,window=2+1,seed=1",
+    "bias": SHAPE + "fp32,bias=additive,causal=1,seed=1",
+    "gqa": "attn1:b=1,sq=5,sk=9,h=4,hkv=2,d=16,dtype=fp32,causal=1,seed=1",
+    "softcap": SHAPE + "fp32,softcap=2.0,seed=1",
+}
+
+
+def status_of(name: str, case_id: str) -> Status:
+    options = RunOptions(candidates=(name,), timeout_s=300.0, run_id="test")
+    (record,) = run_cases([Case.parse(case_id)], options, on_line=lambda line: None)
+    assert record.verdict.status in (Status.PASS, Status.UNSUPPORTED, Status.POWERLESS), record.verdict.reasons
+    return record.verdict.status
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ON_CPU)
+def test_library_is_right_wherever_a_row_sees_a_key(name: str, case: str) -> None:
+    reason = load(name).unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    status_of(name, CASES[case])
+
+
+@pytest.mark.parametrize("name", ON_GPU + ON_CPU)
+def test_adapter_loads_and_gives_a_reason_where_it_cannot_run(name: str) -> None:
+    code = f"from verify.candidates import load; c = load({name!r}); print(c.name, '|', c.unavailable())"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    loaded, _, reason = printed.stdout.strip().partition(" | ")
+    assert loaded == name
+    assert reason
+
+
+@pytest.mark.parametrize("name", ON_GPU + ON_CPU)
+def test_undeclared_problem_is_refused_before_the_library_is_asked(name: str) -> None:
+    case = Case.parse("attn1:b=1,sq=2,sk=2,h=1,d=8,dtype=fp32,sink=1")
+    with pytest.raises(RefusedError, match="declared"):
+        load(name).run(Call(problem=case.problem, arrays=make_inputs(case).arrays, backward=False))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("causal=1", [[1, 1, 0], [1, 1, 1]]),
+        ("causal=1,align=top_left", [[1, 0, 0], [1, 1, 0]]),
+        ("window=0+1", [[0, 1, 1], [0, 0, 1]]),
+        ("causal=1,window=1+inf,align=top_left", [[1, 0, 0], [1, 1, 0]]),
+    ],
+)
+def test_positional_masks_follow_the_diagonal(options: str, expected: Any) -> None:
+    keep = positional_keep(Case.parse(f"attn1:b=1,sq=2,sk=3,h=1,d=8,dtype=fp32,{options}").problem)
+    assert np.array_equal(keep, np.array(expected, dtype=bool))
+
+
+def test_block_mask_is_spread_over_its_blocks() -> None:
+    case = Case.parse("attn1:b=1,sq=5,sk=7,h=2,d=8,dtype=fp32,pattern=block_sparse,block=2x3,keep=0.5,seed=3")
+    arrays = make_inputs(case).arrays
+    keep = keep_mask(Call(problem=case.problem, arrays=arrays, backward=False))
+    assert keep is not None
+    for row, key in ((0, 0), (1, 2), (2, 3), (4, 6)):
+        assert np.array_equal(keep[:, :, row, key], arrays["block_mask"][:, :, row // 2, key // 3])
