@@ -4,8 +4,9 @@
 
 Both draw small shapes (at most 16 rows and keys), run the candidate forward and backward in their own process and judge
 out and the gradients. The plain test compares with PyTorch's own fp64 math attention at a fixed tolerance: no lse, no
-derived bound, no layouts, masks or traps. Prints one line a contender: examples a second by wall clock, and CPU
-milliseconds an example, which a loaded machine moves less. Set OMP_NUM_THREADS=1.
+derived bound, no layouts, masks or traps. `comparison` runs the checks that compare outputs (contract, forward, lse,
+backward, aggregate), `campaign` adds the costly ones on one case in four, as a campaign does. Prints one line a contender:
+examples a second by wall clock, and CPU milliseconds an example, which a loaded machine moves less.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ def measured(contender: str, candidate: str, seconds: float, lane: int) -> tuple
 
     torch.set_num_threads(1)
     declared = load(candidate).contract.capabilities
-    if contender == "attn-verify":
-        from verify.fuzz import CaseJudge
+    if contender != "assert_close":
+        from verify.fuzz.judging import EVERY_CASE, CaseJudge
 
-        judge = CaseJudge(in_process=True)
+        judge = CaseJudge(in_process=True, checks=() if contender == "campaign" else EVERY_CASE)
         strategy = cases(capabilities=declared, **SMALL)
 
         def examine(case: Case) -> None:
@@ -142,7 +143,7 @@ def main(candidate: str, seconds: float, jobs: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     print(f"{'contender':<14}{'processes':>10}{'examples':>10}{'per s':>8}{'CPU ms each':>13}")
-    for contender in ("attn-verify", "assert_close"):
+    for contender in ("comparison", "campaign", "assert_close"):
         with context.Pool(jobs) as pool:
             parts = pool.map(_lane, [(contender, candidate, seconds, lane) for lane in range(jobs)])
         examples, cpu = sum(part[0] for part in parts), sum(part[1] for part in parts)

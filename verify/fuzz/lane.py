@@ -147,7 +147,8 @@ class Lane:
         for place, fault in enumerate(list(self._state.faults.values())):
             if place % self._plan.jobs != self._number:
                 continue
-            judged = self._examine(Case.parse(fault.case_id, origin="regression"), fault.candidate)
+            case = Case.parse(fault.case_id, origin="regression")
+            judged = self._examine(case, fault.candidate, only=fault.key.check)
             if not judged.failing:
                 self._log.append(Gone(fault=str(fault.key), case_id=fault.case_id))
             elif fault.reduced is None or not fault.reduced.complete:
@@ -227,7 +228,8 @@ class Lane:
         """One drawn case: judged, labelled, steered; raises for a new fault."""
         for axis, value in properties(case):
             hypothesis.event(axis, value)
-        judged = self._examine(case, candidate)
+        # While it shrinks, every case must be asked what the first one failed.
+        judged = self._examine(case, candidate, only=self._shrinking.key.check if self._shrinking else None)
         keys = fault_keys(judged.findings)
         if self._shrinking is None:
             self._steer(judged)
@@ -267,11 +269,11 @@ class Lane:
             self._write_found(judged, new, source)
             self._report(judged, new)
 
-    def _examine(self, case: Case, candidate: str) -> Judged:
-        """Judge a case and count it."""
+    def _examine(self, case: Case, candidate: str, *, only: str | None = None) -> Judged:
+        """Judge a case, by one check if it is named, and count it."""
         self._stop_if_spent()
         try:
-            judged = self._judge.judge(case, candidate)
+            judged = self._judge.judge(case, candidate, only=only)
         except Exception as error:
             error.add_note(f"while judging {case.case_id} on {candidate}")
             raise
