@@ -5,8 +5,8 @@
 Both draw small shapes (at most 16 rows and keys), run the candidate forward and backward in their own process and judge
 out and the gradients. The plain test compares with PyTorch's own fp64 math attention at a fixed tolerance: no lse, no
 derived bound, no layouts, masks or traps. `comparison` runs the checks that compare outputs (contract, forward, lse,
-backward, aggregate), `campaign` adds the costly ones on one case in four, as a campaign does. Prints one line a contender:
-examples a second by wall clock, and CPU milliseconds an example, which a loaded machine moves less.
+backward, aggregate), `campaign` adds the costly ones on one case in four, as a campaign does. Prints one line a
+contender: examples a second by wall clock, and CPU milliseconds an example, which a loaded machine moves less.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from verify.candidates import load
 from verify.case import Case
-from verify.checks import select_checks
+from verify.checks import CHECKS, select_checks
 from verify.commands.common import print_json, resolve_device, split_names
 from verify.commands.repro import save_bundle
 from verify.errors import UsageError, require
@@ -87,7 +87,7 @@ def fuzz_command(
         timeout_s=timeout_s,
         python=python,
         database=database,
-        regressions=tuple(entry.case for entry in pinned),
+        regressions=tuple((entry.case, entry.check) for entry in pinned if entry.check in CHECKS),
         max_seqlen=max_seqlen,
         max_head_dim=max_head_dim,
     )

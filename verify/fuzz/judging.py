@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from verify.candidates import load
 from verify.case import Case
@@ -95,6 +95,10 @@ class CaseJudge:
         if run.contract.capabilities.backward:
             facts.whole = (True, run.with_dlse)
         return run
+
+    def with_timeout(self, timeout_s: float) -> CaseJudge:
+        """The same judge with another limit and sessions of its own."""
+        return replace(self, timeout_s=timeout_s, _judges=OrderedDict())
 
     def close(self) -> None:
         """End all sessions."""

@@ -155,11 +155,14 @@ class Lane:
                 self._reduce(fault, judged)
 
     def _regressions(self) -> None:
-        for place, case in enumerate(self._plan.regressions):
-            if place % self._plan.jobs == self._number and self._capabilities.refusal(case.problem) is None:
-                self._try(replace(case, origin="regression"), self._plan.candidate, "regression")
+        mine = self._plan.regressions[self._number :: self._plan.jobs]
+        for case, check in mine:
+            # The check that failed may be one that a campaign runs now and then only.
+            for only in (None, check):
                 if self._finished():
                     return
+                if self._capabilities.refusal(case.problem) is None:
+                    self._try(replace(case, origin="regression"), self._plan.candidate, "regression", only=only)
 
     def _grid(self) -> None:
         cases_of_lane = _grid_cases(self._plan.seed)[self._number :: self._plan.jobs]
@@ -262,8 +265,8 @@ class Lane:
 
     # ---- judging
 
-    def _try(self, case: Case, candidate: str, source: str) -> None:
-        judged = self._examine(case, candidate)
+    def _try(self, case: Case, candidate: str, source: str, *, only: str | None = None) -> None:
+        judged = self._examine(case, candidate, only=only)
         new = self._new_fault(fault_keys(judged.findings))
         if new is not None:
             self._write_found(judged, new, source)
@@ -305,7 +308,7 @@ class Lane:
         """Make the case small and write it down, also when the search is cut short."""
         judge, limit = self._judge, self._plan.timeout_s
         if fault.key.status in EXPENSIVE and limit > MAX_HANG_S:
-            judge = replace(self._judge, timeout_s=MAX_HANG_S, _judges=type(self._judge._judges)())
+            judge = self._judge.with_timeout(MAX_HANG_S)
         small = minimise(judged, fault.key, judge, budget=self._plan.minimise_budget, should_stop=self._should_stop)
         if judge is not self._judge:
             judge.close()

@@ -34,8 +34,8 @@ class Plan:
     python: str | None = None
     database: str = ""
     """Folder or Redis address of Hypothesis's examples; empty = the cache folder."""
-    regressions: tuple[Case, ...] = field(default=(), repr=False)
-    """Cases that are tried first."""
+    regressions: tuple[tuple[Case, str], ...] = field(default=(), repr=False)
+    """Cases that are tried first, each with the name of the check that failed."""
     max_seqlen: int = 160
     max_head_dim: int | None = None
     """Largest head dim that is asked; None = what the candidate declares."""

@@ -57,7 +57,7 @@ def test_distinct_faults_are_told_apart_and_counted(tmp_path: Path) -> None:
 
 def test_regressions_are_tried_first(tmp_path: Path) -> None:
     case = Case.parse("attn1:b=1,sq=1,sk=2,h=1,d=1,dtype=fp32,recipe=pinned:k=0~1:q=1:v=0~1,seed=0")
-    (fault,) = campaign(tmp_path, "impostor:scale_1pct", regressions=(case,)).faults.values()
+    (fault,) = campaign(tmp_path, "impostor:scale_1pct", regressions=((case, "forward"),)).faults.values()
     assert (fault.found.source, fault.found.examples) == ("regression", 1)
 
 

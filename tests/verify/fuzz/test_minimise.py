@@ -4,10 +4,10 @@ import pytest
 
 from tests.verify.fuzz.support import BUDGET, judge, judged, scores_of
 from verify.case import Case
-from verify.fuzz import Budget, FaultKey, Minimised, fault_keys, minimise
+from verify.fuzz import Budget, CaseJudge, FaultKey, Judged, Minimised, fault_keys, minimise
 from verify.fuzz.pinned_values import pin
 from verify.fuzz.simpler import simpler_problems
-from verify.verdict import Status
+from verify.verdict import Finding, Status
 
 LARGE = "attn1:b=2,sq=17,sk=33,h=6,hkv=2,d=40,dtype=fp16,causal=1,softcap=15.0,bias=additive,recipe=normal,seed=5"
 KINDS = ("scale_1pct", "last_key_dropped", "wrong_kv_head", "swapped_alignment", "base2_lse", "dropped_delta")
@@ -79,3 +79,21 @@ def test_same_kind_ignores_the_pattern_alone() -> None:
     key = FaultKey(check="forward", status=Status.NUMERICAL, tensor="out", pattern="all zeros")
     assert key.same_kind(FaultKey(check="forward", status=Status.NUMERICAL, tensor="out"))
     assert not key.same_kind(FaultKey(check="forward", status=Status.NONFINITE, tensor="out"))
+
+
+class CrashingJudge(CaseJudge):
+    """Every case with more than two keys ends the process of the candidate."""
+
+    def judge(self, case: Case, candidate: str, *, only: str | None = None) -> Judged:
+        """A crash, or nothing at all."""
+        crash = Finding(check="contract", status=Status.CRASH, reasons=("SIGSEGV: address 0",))
+        return Judged(case=case, candidate=candidate, findings=(crash,) if case.problem.seqlen_k > 2 else ())
+
+
+def test_a_crash_is_made_small_with_few_calls() -> None:
+    crashing = CrashingJudge()
+    first = crashing.judge(Case.parse(LARGE), "numpy_tiled")
+    small = minimise(first, fault_keys(first.findings)[0], crashing)
+    assert small.case.problem.seqlen_k == 3
+    assert small.case.problem.nheads == 1
+    assert small.calls <= Budget.of(Status.CRASH).calls < Budget().calls
