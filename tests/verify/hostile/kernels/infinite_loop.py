@@ -1,0 +1,3 @@
+def attention(q, k, v, softmax_scale):
+    while True:
+        pass

@@ -1,0 +1,2 @@
+def attention(q, k, v, softmax_scale):
+    return q[:, ::-1]
