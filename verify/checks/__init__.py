@@ -12,6 +12,7 @@ from verify.checks.metamorphic import METAMORPHIC
 from verify.checks.poison import POISON
 from verify.checks.power import POWER
 from verify.checks.probes import PROBES
+from verify.checks.replay import DECLARED_ARITHMETIC
 from verify.checks.sensitivity import SENSITIVITY
 from verify.checks.sequence import SEQUENCE
 from verify.checks.special_values import SPECIAL_VALUES
@@ -19,7 +20,7 @@ from verify.errors import require
 
 DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER, POISON, SPECIAL_VALUES)
 """Cheap enough for every case: at most six more calls and no bounds beside those of the case itself."""
-SEVERAL_CALLS = (PROBES, INVARIANCE, METAMORPHIC, SENSITIVITY, SEQUENCE)
+SEVERAL_CALLS = (PROBES, INVARIANCE, METAMORPHIC, SENSITIVITY, SEQUENCE, DECLARED_ARITHMETIC)
 """Several calls with changed inputs, most of them with bounds of their own: asked for by name, or as `all`."""
 CHECKS = {check.name: check for check in (*DEFAULT, *SEVERAL_CALLS)}
 ALL = "all"
