@@ -55,8 +55,8 @@ def replay_forward(facts: CaseFacts, arithmetic: Arithmetic, tile_k: int) -> Rep
 
     Notes
     -----
-    Everything but the rounding of P is fp64. A conforming kernel differs by what its fp32 steps permit (the bound of the
-    same arithmetic with P in fp32), by a common shift of numerator against denominator (|out| times the bound of lse),
+    Everything but the rounding of P is fp64. A conforming kernel differs by what its fp32 steps permit (the bound of
+    the same arithmetic with P in fp32), by a common shift of numerator against denominator (|out| times the bound of lse),
     and by one ulp of every P within its own error of a rounding boundary, which it may round to the other side.
     """
     problem, arrays = facts.case.problem, facts.inputs.arrays
@@ -145,7 +145,7 @@ def _exponent_error(
     # The weight is relative to the maximum, whose score has an error of its own.
     variance = block.variance.astype(np.float64)
     deviation = np.sqrt(variance + variance.max(axis=-1, keepdims=True))
-    return CONFIDENCE * U * deviation + 2.0 * U * np.broadcast_to(block.hard, variance.shape)
+    return np.asarray(CONFIDENCE * U * deviation + 2.0 * U * np.broadcast_to(block.hard, variance.shape))
 
 
 def _flip_sizes(weights: Float64, rounded: Float64, error: Float64, form: FloatFormat) -> Float64:
