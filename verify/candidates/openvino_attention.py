@@ -22,7 +22,7 @@ CONTRACT = Contract(
         backward=False,
         outputs=frozenset({"out"}),
         empty=False,
-        # The specification leaves rows that see no key open.
+        # ScaledDotProductAttention-13 is a plain softmax over -inf: a row that sees no key is NaN.
         fully_masked_rows=False,
     ),
     # The scale multiplies q in oneDNN's path and the scores in the reference path: counted as the worse of the two.

@@ -1,0 +1,34 @@
+"""What the libraries' own documents say about the deviations in the conformance table, by candidate and feature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UNDOCUMENTED = "No statement of the library was looked up."
+_BLIND = "row that sees no key"
+
+NOTES: Mapping[tuple[str, str], str] = {
+    ("jax_attention", _BLIND): (
+        "Not documented. Hidden scores become a large negative number instead of -inf (`_apply_masks`), so that such a "
+        "row gets the mean of V and a finite lse, and its gradients reach V."
+    ),
+    ("jax_attention", "lengths"): (
+        "Not documented. Keys beyond `key_value_seq_lengths` get weight 0 and are still multiplied: a NaN there "
+        "reaches every row."
+    ),
+    ("mlx_attention", _BLIND): (
+        "Not documented. Hidden scores become the lowest finite number, so that such a row gets the mean of V."
+    ),
+    ("mlx_attention", "bf16"): (
+        "Not documented. The scale is rounded to bf16 before it multiplies q: where 1/sqrt(head_dim) is no bf16 "
+        "number, all scores are off by the same factor, up to 0.4 %."
+    ),
+    ("openvino_attention", _BLIND): (
+        "Documented: in the pseudo-code of the specification (ScaledDotProductAttention-13) such a row is a softmax of "
+        "-inf alone, which is NaN."
+    ),
+    ("onnxruntime_attention", "lengths"): (
+        "The operator's text calls keys beyond `nonpad_kv_seqlen` padding and asks nothing of their values. They get "
+        "weight 0 and are still multiplied: a NaN there reaches every row."
+    ),
+}
