@@ -120,11 +120,12 @@ class _Progress:
         now = time.monotonic()
         if now - self.told >= (TICK_S if self.console.is_terminal else LOG_TICK_S):
             self.told = now
-            self.console.print(self._line(state), end="\r" if self.console.is_terminal else "\n", highlight=False)
+            end = "\r" if self.console.is_terminal else "\n"
+            self.console.print(self._line(state), end=end, soft_wrap=True, highlight=False)
 
     def end(self, state: CampaignState) -> None:
         """The last line."""
-        self.console.print(self._line(state), highlight=False)
+        self.console.print(self._line(state), soft_wrap=True, highlight=False)
 
     def _line(self, state: CampaignState) -> str:
         seconds = time.monotonic() - self.started
@@ -156,7 +157,8 @@ def _keep(fault: Fault, plan: Plan, console: Console, *, save: bool, regressions
         record = judge.record(judged)
         with Journal(folder, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ-fuzz")) as journal:
             journal.append(record)
-        console.print(f"\nfault: {fault.key}  ({_times(fault)}, {_effort(fault)})", highlight=False, markup=False)
+        head = f"\nfault: {fault.key}  ({_times(fault)}, {_effort(fault)})"
+        console.print(head, soft_wrap=True, highlight=False, markup=False)
         for line in failure_lines(record):
             console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
         for line in _first_seen(fault, judge):

@@ -41,6 +41,8 @@ GRID_BATCH, UNIFORM_BATCH, ROUND_EXAMPLES = 8, 16, 80
 """Cases of one turn of each source."""
 SAMPLER_TRIES = 100
 """Specs of the uniform stream that are drawn for one that the candidate takes."""
+UNIFORM_SIZES = replace(SMALL, max_score_elements=10_000)
+"""The lengths of the grid's small cases with fewer scores: many cases find more than large ones."""
 SHRINK_CALLS, SHRINK_SECONDS = 80, 4.0
 """What Hypothesis may spend on the spec before this project's own search goes on from there."""
 MAX_FAULTS = 20
@@ -369,7 +371,7 @@ class Lane:
 
 def uniform_case(capabilities: Capabilities, seed: int) -> Case | None:
     """Case number `seed` of the uniform stream that the candidate takes; None when it takes none of those drawn."""
-    sampler = Sampler(seed, SMALL)
+    sampler = Sampler(seed, UNIFORM_SIZES)
     for _ in range(SAMPLER_TRIES):
         problem, recipe = sampler.spec()
         if capabilities.refusal(problem) is None:

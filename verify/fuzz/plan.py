@@ -39,7 +39,7 @@ class Plan:
     max_seqlen: int = 160
     max_head_dim: int | None = None
     """Largest head dim that is asked; None = what the candidate declares."""
-    max_score_elements: int = 20_000
+    max_score_elements: int = 8_000
     """Most batch x nheads x seqlen_q x seqlen_k of a drawn case: small cases, many of them."""
     minimise_budget: Budget | None = None
     """None = by the status of the fault."""
