@@ -15,6 +15,7 @@ from verify.problem import AttentionProblem
 from verify.verdict import Comparison, Finding, Status
 
 MAX_CAUSES = 3
+_FRESH_MEMORY = 1e37
 _FACTOR = re.compile(r"got = (\S+) x expected")
 
 CAUSES: Mapping[str, str] = {
@@ -163,8 +164,9 @@ def _other_factor(e: Evidence) -> bool:
 
 
 def _unwritten(e: Evidence) -> bool:
-    patterns = [c.pattern for c in e.wrong]
-    return any("all zeros" in text for text in patterns) or e.has_status(Status.UNWRITTEN)
+    """All zeros, or numbers as large as those that fresh memory is filled with (0x7f7f7f7f is 3.39e38)."""
+    zeros = any("all zeros" in c.pattern for c in e.wrong)
+    return zeros or any(_FRESH_MEMORY < c.max_abs < math.inf for c in e.wrong)
 
 
 def _some_columns(e: Evidence) -> bool:
@@ -180,6 +182,10 @@ def _possible(cause: str) -> Rule:
     return lambda e: not e.forward_right and e.possible(cause)
 
 
+def _suspected_beside_nan(cause: str) -> Rule:
+    return lambda e: e.special_values_differ and e.suspected(cause)
+
+
 def _suspected_in_gradients(cause: str) -> Rule:
     return lambda e: e.forward_right and bool(e.wrong_gradients) and e.suspected(cause)
 
@@ -187,17 +193,21 @@ def _suspected_in_gradients(cause: str) -> Rule:
 SYMPTOMS: tuple[tuple[str, Rule], ...] = (
     ("inputs", lambda e: e.has_status(Status.MUTATED_INPUT)),
     ("race", lambda e: e.has_status(Status.RACE)),
+    ("unwritten", _unwritten),
     ("memory", lambda e: e.has_status(Status.OUT_OF_BOUNDS, Status.CRASH, Status.HANG, Status.UNWRITTEN)),
     ("state", lambda e: e.has_status(Status.NONDETERMINISTIC)),
     ("sink_gradient", _only("dsink")),
     ("bias_gradient", _only("dbias")),
     ("lse", lambda e: e.failed("lse") and e.right("out") and not e.suspected("score")),
+    *((cause, _suspected_beside_nan(cause)) for cause in ("varlen", "layout")),
     ("masked_row", lambda e: e.special_values_differ and _some_row_is_empty(e)),
-    ("unwritten", _unwritten),
     ("poison", lambda e: e.fails("special_values", "poison")),
+    ("race", lambda e: _any_nan(e) and e.forward_right),
     ("masked_row", _any_nan),
+    ("race", _any_nan),
     ("overflow", _any_nan),
     ("precision", lambda e: e.slight),
+    ("scale", lambda e: e.slight and e.failed("out", "lse")),
     ("grad_scale", lambda e: e.forward_right and _gradient_factor(e)),
     ("grad_factor", _other_factor),
     ("group", lambda e: e.problem.group > 1 and _only("dk", "dv")(e)),
@@ -209,17 +219,23 @@ SYMPTOMS: tuple[tuple[str, Rule], ...] = (
     ("head", lambda e: e.problem.group > 1 and _only("dq")(e)),
     ("dq_only", _only("dq")),
     ("bwd_mismatch", _suspected_in_gradients("mask")),
+    ("bwd_mismatch", _suspected_in_gradients("score")),
     ("layout", _suspected_in_gradients("layout")),
     ("head_dim", _suspected_in_gradients("head_dim")),
     ("gradient_tiles", lambda e: e.forward_right and bool(e.wrong_gradients)),
     ("recompute", lambda e: e.forward_right and e.wrong_gradients >= {"dq", "dk", "dv"}),
+    ("bwd_mismatch", lambda e: e.forward_right and e.wrong_gradients >= {"dq", "dk", "dv"}),
     ("dlse", _only("dq", "dk")),
     ("head_dim", _some_columns),
     *((cause, _suspected(cause)) for cause in ("varlen", "dropout", "head", "score", "layout", "head_dim", "mask")),
+    ("dropout", lambda e: e.problem.dropout_p > 0 and e.failed("out") and e.right("lse")),
+    ("head", lambda e: "head" in e.pattern("out") and "head" in e.pattern("lse")),
     *((cause, _possible(cause)) for cause in ("mask", "varlen")),
-    ("tail", lambda e: e.failed("out", "lse")),
+    ("rescale", lambda e: e.failed("out") and e.right("lse")),
+    ("tail", lambda e: e.failed("out")),
     ("rescale", lambda e: e.failed("out")),
     ("scale", lambda e: e.failed("out", "lse")),
+    ("race", lambda e: bool(e.wrong)),
 )
 """(cause, rule), most specific first; the first MAX_CAUSES that fit are named."""
 

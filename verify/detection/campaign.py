@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from verify.candidate import Candidate
 from verify.candidates import load
-from verify.checks import CHECKS, DEFAULT, Check
+from verify.checks import DEFAULT, SEVERAL_CALLS, Check
+from verify.checks.special_values import SPECIAL_VALUES
 from verify.detection.bench import Prepared, prepare
 from verify.detection.cases import scoring_cases
 from verify.detection.cheats import cheat_names
@@ -35,26 +36,22 @@ class Stage:
     """Profile of the grid that the cases come from."""
     variant: str = ""
     """Variant of the CPU backend: checked, reversed, random7."""
-    several_calls: bool = False
-    """Also the checks that are left out of a plain run for their cost."""
+    checks: tuple[Check, ...] = DEFAULT
     timeout_s: float = 120.0
-
-    @property
-    def checks(self) -> tuple[Check, ...]:
-        return tuple(CHECKS.values()) if self.several_calls else DEFAULT
 
 
 QUICK = (
     Stage(name="fp32", dtype="fp32", n_cases=40),
+    Stage(name="special values", dtype="fp32", n_cases=3, checks=(SPECIAL_VALUES,)),
     Stage(name="bf16", dtype="bf16", n_cases=12),
-    Stage(name="checked build", dtype="fp32", n_cases=4, variant="checked"),
+    Stage(name="checked build", dtype="fp32", n_cases=3, variant="checked"),
 )
 FULL = (
     Stage(name="fp32", dtype="fp32", n_cases=10_000),
+    Stage(name="several calls", dtype="fp32", n_cases=30, checks=SEVERAL_CALLS, timeout_s=300.0),
     Stage(name="bf16", dtype="bf16", n_cases=60),
     Stage(name="fp16", dtype="fp16", n_cases=60),
     Stage(name="checked build", dtype="fp32", n_cases=30, variant="checked", timeout_s=300.0),
-    Stage(name="all checks", dtype="fp32", n_cases=60, several_calls=True, timeout_s=300.0),
     Stage(name="random schedule", dtype="fp32", n_cases=30, variant="random7"),
     Stage(name="full grid", dtype="fp32", n_cases=10_000, grid="full", timeout_s=600.0),
 )

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import zip_longest
 
 from verify.case import Case, features
-from verify.detection.order import ORDER
+from verify.detection.order import order
 from verify.grid import profile_cases
 from verify.problem import AttentionProblem, default_scale
 
@@ -33,7 +33,7 @@ def narrowed(case: Case, dtype: str) -> Case:
 def scoring_cases(dtype: str, *, profile: str = "quick", seed: int = 0) -> tuple[Case, ...]:
     """Distinct narrowed cases of a profile of the grid: the measured order first, then the others, features in turn."""
     found = dict.fromkeys(_suitable(dtype, profile, seed))
-    rank = {text: place for place, text in enumerate(ORDER)}
+    rank = {text: place for place, text in enumerate(order())}
     known = [case for case in found if _key(case) in rank]
     rest = [case for case in found if _key(case) not in rank]
     return (*sorted(known, key=lambda case: rank[_key(case)]), *_in_turn(rest))
