@@ -10,8 +10,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
 from verify.candidates.cuda_contracts import fused_contract
+from verify.candidates.masks import blind_rows
 from verify.candidates.torch_arrays import to_array
 from verify.candidates.torch_device import gpu_missing, to_device
 from verify.contract import Contract
@@ -58,7 +61,8 @@ class FlashAttention:
         out, *further = result if isinstance(result, tuple | list) else (result,)
         outputs = {"out": _host(out)}
         if further and further[0] is not None:
-            outputs["lse"] = _host(further[0].float())
+            # Version 2 stores +inf for a row that sees no key, for its own backward (flash_fwd_kernel.h, INFINITY).
+            outputs["lse"] = np.where(blind_rows(call.problem), np.float32(-np.inf), _host(further[0].float()))
         if call.backward:
             gradients = torch.autograd.grad(out, operands, to_device(call.arrays["dout"]), materialize_grads=True)
             outputs |= {f"d{name}": _host(gradient) for name, gradient in zip("qkv", gradients, strict=True)}

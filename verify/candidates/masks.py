@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,19 @@ def positional_keep(p: AttentionProblem, *, causal: bool = True, window: bool = 
     if right is not None:
         keep &= ahead <= right
     return keep
+
+
+def blind_rows(p: AttentionProblem) -> Keep:
+    """Rows that causality and window leave without a key: (seqlen_q,), or (total_q,) when ragged."""
+    whole = replace(p, cu_seqlens_q=None, cu_seqlens_k=None, batch=1)
+    parts = []
+    for sequence in range(p.batch if p.is_ragged else 1):
+        rows, keys = p.lengths(sequence)
+        one = replace(whole, seqlen_q=rows, seqlen_k=keys, seqlens_k=None, page_size=0)
+        keep = positional_keep(one)
+        parts.append(np.full(rows, keys == 0) if keep is None else ~keep.any(axis=1))
+    blind: Keep = np.concatenate(parts)
+    return blind
 
 
 def keep_mask(call: Call, *, causal: bool = True, window: bool = True) -> Keep | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
 from verify.candidates.cuda_contracts import fused_contract
-from verify.candidates.masks import keep_mask
+from verify.candidates.masks import blind_rows, keep_mask
 from verify.candidates.torch_arrays import to_array
 from verify.candidates.torch_contracts import MATH as MATH_ON_CPU
 from verify.candidates.torch_device import gpu_missing, to_device
@@ -65,7 +65,8 @@ class TorchCudaSdpa:
         out, ran, lse = self._attention(call, operands)
         outputs = {"out": _rows_first(out)}
         if "lse" in self.contract.capabilities.outputs:
-            outputs["lse"] = to_array(lse.float().cpu())
+            # The kernel stores +inf for a row that sees no key, for its own backward (flash_fwd_kernel.h, INFINITY).
+            outputs["lse"] = np.where(blind_rows(call.problem), np.float32(-np.inf), to_array(lse.float().cpu()))
         if call.backward:
             dout = to_device(call.arrays["dout"]).transpose(1, 2)
             gradients = torch.autograd.grad(out, operands, dout, materialize_grads=True)

@@ -11,7 +11,9 @@ import pytest
 
 from verify.candidate import Call, RefusedError
 from verify.candidates import builtin_names, load
-from verify.candidates.masks import keep_mask, positional_keep
+from verify.candidates.masks import blind_rows, keep_mask, positional_keep
+from verify.candidates.torch_arrays import to_array
+from verify.candidates.torch_device import ALIGNMENT, to_device
 from verify.case import Case
 from verify.inputs import make_inputs
 from verify.runner import RunOptions, run_cases
@@ -78,6 +80,32 @@ def test_undeclared_problem_is_refused_before_the_library_is_asked(name: str) ->
 def test_positional_masks_follow_the_diagonal(options: str, expected: Any) -> None:
     keep = positional_keep(Case.parse(f"attn1:b=1,sq=2,sk=3,h=1,d=8,dtype=fp32,{options}").problem)
     assert np.array_equal(keep, np.array(expected, dtype=bool))
+
+
+@pytest.mark.parametrize(
+    ("case_id", "expected"),
+    [
+        ("attn1:b=2,sq=3,sk=2,h=1,d=8,dtype=fp32,causal=1", [1, 0, 0]),
+        ("attn1:b=1,sq=3,sk=2,h=1,d=8,dtype=fp32", [0, 0, 0]),
+        ("attn1:b=2,sq=2,sk=2,h=1,d=8,dtype=fp32,causal=1,cuq=0+2+3,cuk=0+1+3", [1, 0, 0]),
+        ("attn1:b=2,sq=2,sk=2,h=1,d=8,dtype=fp32,cuq=0+2+3,cuk=0+0+2", [1, 1, 0]),
+    ],
+)
+def test_rows_without_keys_follow_from_positions(case_id: str, expected: list[int]) -> None:
+    assert blind_rows(Case.parse(case_id).problem).tolist() == list(map(bool, expected))
+
+
+@pytest.mark.parametrize("layout", ["bshd", "sliced", "offset", "broadcast", "packed_qkv"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_device_copy_keeps_values_strides_gaps_and_alignment(layout: str, dtype: str) -> None:
+    pytest.importorskip("torch")
+    case = Case.parse(f"attn1:b=2,sq=3,sk=3,h=2,d=8,dtype={dtype},layout={layout},seed=2")
+    array = make_inputs(case).arrays["k"]
+    tensor = to_device(array, "cpu")
+    back = to_array(tensor)
+    assert (back.shape, back.strides, back.tobytes()) == (array.shape, array.strides, array.tobytes())
+    low = np.lib.array_utils.byte_bounds
+    assert (low(back)[0] - tensor.untyped_storage().data_ptr()) % ALIGNMENT == low(array)[0] % ALIGNMENT
 
 
 def test_block_mask_is_spread_over_its_blocks() -> None:
