@@ -14,7 +14,7 @@ def doctor_command() -> bool:
     lines = (*diagnose(), *candidate_lines())
     for line in lines:
         mark = "ok     " if line.ok else "missing"
-        console.print(f"{mark}  {line.subject:<16}{line.text}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{mark}  {line.subject:<23}{line.text}", soft_wrap=True, highlight=False, markup=False)
     return all(line.ok or not line.required for line in lines)
 
 
