@@ -56,8 +56,8 @@ def replay_forward(facts: CaseFacts, arithmetic: Arithmetic, tile_k: int) -> Rep
     Notes
     -----
     Everything but the rounding of P is fp64. A conforming kernel differs by what its fp32 steps permit (the bound of
-    the same arithmetic with P in fp32), by a common shift of numerator against denominator (|out| times the bound of lse),
-    and by one ulp of every P within its own error of a rounding boundary, which it may round to the other side.
+    the same arithmetic with P in fp32), by a common shift of numerator against denominator (|out| times the bound of
+    lse), and by one ulp of every P within its own error of a rounding boundary, which it may round to the other side.
     """
     problem, arrays = facts.case.problem, facts.inputs.arrays
     reference = facts.reference(backward=False, with_dlse=False)
