@@ -106,6 +106,13 @@ def test_page_is_the_same_for_the_same_records_and_names_every_candidate(tmp_pat
     assert "- `flash_attn_2`: " in page
 
 
+def test_declared_convention_is_shown_as_a_difference() -> None:
+    records = [record(PLAIN, Status.PASS, candidate="jax_attention")]
+    page = conformance_page([*records, record(BLIND, Status.UNSUPPORTED, candidate="jax_attention")])
+    assert f"| {BLIND_ROW} | differs |" in page
+    assert f"- `jax_attention`, {BLIND_ROW}: Not documented." in page
+
+
 def test_no_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="records-"):
         conformance_table_command(journals=(), out=tmp_path / "page.md")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from verify.candidate import Call, KernelFaultError, RefusedError
+from verify.candidate import Call, KernelFaultError, RefusedError, source_hash
 from verify.candidates import load
 from verify.case import Case
 from verify.commands.template import STYLES, template_text
@@ -18,6 +18,7 @@ from verify.registration import declaration_of, register
 from verify.registration.cuda_source import evaluate
 from verify.runner import RunOptions, run_cases
 from verify.verdict import Status
+from verify.worker import candidate_for
 
 CASE = Case.parse("attn1:b=2,sq=5,sk=7,h=2,d=8,dtype=fp32,causal=1,seed=1")
 HEAD = "import numpy as np\nimport verify\n"
@@ -89,7 +90,7 @@ def test_every_template_passes_a_case_of_each_kind(style: str, tmp_path: Path) -
         pytest.skip(reason)
     options = RunOptions(candidates=(name,), in_process=True, run_id="test")
     (record,) = run_cases([CASE], options, on_line=lambda line: None)
-    assert record.verdict.status is Status.PASS, record.verdict.reasons
+    assert record.verdict.status is Status.PASS, record.verdict.findings
     assert {finding.check for finding in record.verdict.findings} >= {"forward", "lse", "backward"}
 
 
@@ -162,6 +163,28 @@ def test_error_in_a_users_file_shows_the_users_traceback_only(tmp_path: Path) ->
 def test_file_without_a_candidate_is_refused(text: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=expected):
         load(write(tmp_path, text) + "::f")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import os; os._exit(0)", "exited with code 0"),
+        ("import numpy; numpy.allclose = None; 1 / 0", "ZeroDivisionError"),
+        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    ],
+)
+def test_declaration_is_asked_in_the_candidates_own_process(text: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"did not start.*{expected}"):
+        candidate_for(write(tmp_path, text) + "::f")
+    assert np.allclose(1.0, 1.0)
+
+
+def test_declaration_from_another_process_equals_the_loaded_one(tmp_path: Path) -> None:
+    name = write(tmp_path, PLAIN + STYLES_OF_FUNCTION["returned"]) + "::f"
+    described, loaded = candidate_for(name), load(name)
+    assert (described.name, described.contract) == (loaded.name, loaded.contract)
+    assert source_hash(described) == source_hash(loaded)
+    assert candidate_for("numpy_tiled").contract == load("numpy_tiled").contract
 
 
 def test_missing_file_is_named() -> None:

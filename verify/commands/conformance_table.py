@@ -28,11 +28,19 @@ from verify.verdict import Status
 BLIND_ROW, EMPTY, PLAIN = "row that sees no key", "empty sequence", "plain"
 ORDER = ("fp32", "fp16", "bf16", PLAIN, *sorted(OPTIONAL_FEATURES), BLIND_ROW, EMPTY)
 """Rows of the table. Layouts are left out: they belong to the adapter of a library that takes contiguous arrays."""
-MARKS = {"pass": "pass", "deviates": "**deviates**", "refuses": "refuses", "undeclared": "-", "not reached": "?"}
+MARKS = {
+    "differs": "differs",
+    "pass": "pass",
+    "deviates": "**deviates**",
+    "refuses": "refuses",
+    "undeclared": "-",
+    "not reached": "?",
+}
 
 LEGEND = """\
 `pass`: every judged case with the feature is right, or another feature explains why it is not. `deviates`: see below.
-`refuses`: declared, yet the library declined. `-`: not declared. `?`: no case shows it."""
+`refuses`: declared, yet the library declined. `differs`: the contract declares
+another convention. `-`: not declared. `?`: no case shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +85,8 @@ def conformance_page(records: Sequence[Record]) -> str:
     cells, deviations = {}, []
     for name in names:
         cells[name], found = judge_features(by_candidate[name])
+        if cells[name][BLIND_ROW] in ("undeclared", "not reached") and declares_blind_rows_otherwise(name):
+            cells[name][BLIND_ROW] = "differs"
         deviations += found
     lines = [
         "# Conformance",
@@ -90,6 +100,10 @@ def conformance_page(records: Sequence[Record]) -> str:
         "## Deviations",
         "",
         *(_deviations(deviations) or ["None."]),
+        "",
+        "## Declared differences",
+        "",
+        *(_differences(names, cells) or ["None."]),
         "",
         "## Versions",
         "",
@@ -121,6 +135,11 @@ def judge_features(records: Sequence[Record]) -> tuple[dict[str, str], list[Devi
             tried = any(record.verdict.status is not Status.UNSUPPORTED for record in seen)
             states[feature] = "not reached" if tried or not seen else "undeclared"
     return states, deviations
+
+
+def declares_blind_rows_otherwise(name: str) -> bool:
+    """Whether a candidate of this project declares that a row that sees no key is not 0."""
+    return name in builtin_names() and not load(name).contract.capabilities.fully_masked_rows
 
 
 def case_features(case_id: str) -> frozenset[str]:
@@ -198,6 +217,11 @@ def _deviations(deviations: Iterable[Deviation]) -> list[str]:
             "",
         ]
     return lines[:-1]
+
+
+def _differences(names: Sequence[str], cells: dict[str, dict[str, str]]) -> list[str]:
+    found = [name for name in names if cells[name][BLIND_ROW] == "differs"]
+    return [f"- `{name}`, {BLIND_ROW}: {NOTES.get((name, BLIND_ROW), UNDOCUMENTED)}" for name in found]
 
 
 def _versions(records: Sequence[Record]) -> str:

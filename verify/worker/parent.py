@@ -6,6 +6,7 @@ trace its parent. What it sends is judged by the parent alone, so a forged reply
 
 from __future__ import annotations
 
+import functools
 import secrets
 import shutil
 import sys
@@ -240,6 +241,11 @@ def candidate_for(name: str, *, python: str | None = None, timeout_s: float = ST
     """
     if python is None and not names_user_code(name):
         return load(name)
+    return _described(name, python, timeout_s)
+
+
+@functools.cache
+def _described(name: str, python: str | None, timeout_s: float) -> Candidate:
     with ProcessSession(name, timeout_s=timeout_s, python=python) as session:
         return session.describe()
 

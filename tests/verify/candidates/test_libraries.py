@@ -39,7 +39,7 @@ CASES = {
 def status_of(name: str, case_id: str) -> Status:
     options = RunOptions(candidates=(name,), timeout_s=300.0, run_id="test")
     (record,) = run_cases([Case.parse(case_id)], options, on_line=lambda line: None)
-    assert record.verdict.status in (Status.PASS, Status.UNSUPPORTED, Status.POWERLESS), record.verdict.reasons
+    assert record.verdict.status in (Status.PASS, Status.UNSUPPORTED, Status.POWERLESS), record.verdict.findings
     return record.verdict.status
 
 

@@ -114,7 +114,7 @@ def _marked(mark: str) -> Iterator[int]:
 def test_kernel_ends_in_its_status(name: str, campaign: Campaign) -> None:
     found = [r.verdict for r in campaign.records if Path(r.candidate.partition("::")[0]).stem == name]
     assert len(found) == CASES
-    assert {verdict.status for verdict in found} == EXPECTED[name], [verdict.reasons for verdict in found]
+    assert {verdict.status for verdict in found} == EXPECTED[name], [verdict.findings for verdict in found]
 
 
 def test_run_is_complete_and_fails(campaign: Campaign) -> None:
