@@ -13,6 +13,8 @@ from verify.compare import N_WORST
 from verify.record import Record
 from verify.verdict import Comparison, Finding, Status
 
+SHOWN_REASONS = 14
+"""Further lines of a finding: enough for a traceback."""
 SHOWN_WORST = 3
 """Worst elements of a tensor in the summary of a run; `repro` and the report show all that a comparison keeps."""
 
@@ -85,10 +87,14 @@ def failure_lines(record: Record, *, worst: int = N_WORST) -> Iterator[str]:
             f", asked {record.route.asked}: {record.route.fallback_reason}" if record.route.fallback_reason else ""
         )
         yield f"  route   {record.route.backend}{fallback}"
+    width = max([len(finding.check) for finding in verdict.findings], default=0) + 2
     for finding in verdict.findings:
-        yield f"  {finding.check:<12}{finding.status}" + (f"  {finding.reasons[0]}" if finding.reasons else "")
-        for reason in finding.reasons[1:]:
-            yield f"  {'':<12}{reason}"
+        first, *others = finding.reasons or ("",)
+        yield f"  {finding.check:<{width}}{finding.status}  {first}".rstrip()
+        for reason in others[:SHOWN_REASONS]:
+            yield f"  {'':<{width}}{reason}"
+        if len(others) > SHOWN_REASONS:
+            yield f"  {'':<{width}}and {len(others) - SHOWN_REASONS} more lines"
         for comparison in finding.comparisons:
             if not comparison.accepted:
                 yield from (f"    {line}" for line in comparison_lines(comparison, worst=worst))

@@ -62,7 +62,7 @@ def repro_command(
         )
         for finding in record.verdict.findings:
             reason = f"  {finding.reasons[0]}" if finding.reasons else ""
-            console.print(f"  {finding.check:<12}{finding.status}{reason}", soft_wrap=True, highlight=False)
+            console.print(f"  {finding.check:<20}{finding.status}{reason}", soft_wrap=True, highlight=False)
             for comparison in finding.comparisons:
                 for line in comparison_lines(comparison):
                     console.print(f"    {line}", soft_wrap=True, highlight=False, markup=False)
