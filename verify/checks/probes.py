@@ -34,6 +34,8 @@ class Probe:
     label: str
     build: Callable[[CaseRun], CaseRun]
     backward: bool = False
+    reads_probs: bool = False
+    """out is P itself: exactly 0 at keys that a row does not see."""
 
 
 def probes_of(run: CaseRun) -> Iterator[Probe]:
@@ -42,7 +44,7 @@ def probes_of(run: CaseRun) -> Iterator[Probe]:
     longest = max(problem.lengths(sequence)[1] for sequence in range(problem.batch))
     starts = {0, max(0, longest - problem.head_dim_v)}
     for start in sorted(starts):
-        yield Probe(label=f"P read out from key {start}", build=partial(identity_block, start=start))
+        yield Probe(label=f"P read out from key {start}", build=partial(identity_block, start=start), reads_probs=True)
     yield Probe(label="P folded", build=folded_identity, backward=True)
     yield Probe(label="v = 1", build=unit_values)
     yield Probe(label="q = 0", build=zero_queries, backward=True)
@@ -66,7 +68,7 @@ def _probes(run: CaseRun) -> Finding:
         varied = probe.build(run)
         backward = probe.backward and run.contract.capabilities.backward
         outputs = ledger.judge(varied, probe.label, backward=backward)
-        if outputs is not None and probe.label.startswith("P read out"):
+        if outputs is not None and probe.reads_probs:
             _judge_hidden(ledger, varied, probe.label, outputs)
     return ledger.finding()
 
