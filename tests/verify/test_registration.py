@@ -88,7 +88,7 @@ def test_every_template_passes_a_case_of_each_kind(style: str, tmp_path: Path) -
     reason = load(name).unavailable()
     if reason is not None:
         pytest.skip(reason)
-    options = RunOptions(candidates=(name,), in_process=True, run_id="test")
+    options = RunOptions(candidates=(name,), run_id="test")
     (record,) = run_cases([CASE], options, on_line=lambda line: None)
     assert record.verdict.status is Status.PASS, record.verdict.findings
     assert {finding.check for finding in record.verdict.findings} >= {"forward", "lse", "backward"}
