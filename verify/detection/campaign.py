@@ -41,7 +41,7 @@ class Stage:
 
 
 QUICK = (
-    Stage(name="fp32", dtype="fp32", n_cases=40),
+    Stage(name="fp32", dtype="fp32", n_cases=64),
     Stage(name="special values", dtype="fp32", n_cases=3, checks=(SPECIAL_VALUES,)),
     Stage(name="bf16", dtype="bf16", n_cases=12),
     Stage(name="checked build", dtype="fp32", n_cases=3, variant="checked"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,6 +26,11 @@ CASES = scoring_cases("fp32")
 @pytest.fixture(scope="module")
 def bench() -> list[Prepared]:
     return list(prepare(load("numpy_tiled"), CASES[:6], DEFAULT))
+
+
+@cache
+def _chunk(start: int) -> list[Prepared]:
+    return list(prepare(load("numpy_tiled"), CASES[start : start + 20], DEFAULT))
 
 
 def _hunt(build: Callable[[], Candidate], bench: list[Prepared], **options: Any) -> Any:
@@ -53,8 +59,7 @@ def test_all_kills_are_listed_when_asked_for(bench: list[Prepared]) -> None:
 def test_every_cheat_is_killed(name: str) -> None:
     """Killed by some case of the quick grid: later ones are tried only while it lives."""
     for start in range(0, len(CASES), 20):
-        prepared = list(prepare(load("numpy_tiled"), CASES[start : start + 20], DEFAULT))
-        if _hunt(lambda: build_cheat(name), prepared).kill is not None:
+        if _hunt(lambda: build_cheat(name), _chunk(start)).kill is not None:
             return
     pytest.fail(f"{name} survives")
 
