@@ -8,6 +8,10 @@ UNDOCUMENTED = "No statement of the library was looked up."
 _BLIND = "row that sees no key"
 
 NOTES: Mapping[tuple[str, str], str] = {
+    ("torch_flash", "fp16"): (
+        "Not documented, and not of fp16 alone: in torch 2.13, with fewer than 16 keys and any dtype, a row whose scores "
+        "are all NaN counts as one that sees no key, and out is 0 where the math backend gives NaN."
+    ),
     ("jax_attention", _BLIND): (
         "Not documented. Hidden scores become a large negative number instead of -inf (`_apply_masks`), so that such a "
         "row gets the mean of V and a finite lse, and its gradients reach V."

@@ -39,8 +39,8 @@ MARKS = {
 
 LEGEND = """\
 `pass`: every judged case with the feature is right, or another feature explains why it is not. `deviates`: see below.
-`refuses`: declared, yet the library declined. `differs`: the contract declares
-another convention. `-`: not declared. `?`: no case shows it."""
+`refuses`: declared, yet the library declined. `differs`: the contract declares another convention. `-`: not declared.
+`?`: no case shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
