@@ -159,6 +159,8 @@ def _keep(fault: Fault, plan: Plan, console: Console, *, save: bool, regressions
             journal.append(record)
         head = f"\nfault: {fault.key}  ({_times(fault)}, {_effort(fault)})"
         console.print(head, soft_wrap=True, highlight=False, markup=False)
+        if not judged.failing:
+            console.print("  passes in a fresh process: the fault needs calls before it", highlight=False)
         for line in failure_lines(record):
             console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
         for line in _first_seen(fault, judge):

@@ -260,10 +260,14 @@ class Lane:
 
     def _steer(self, judged: Judged) -> None:
         """Let Hypothesis climb toward large error/bound, one label a tensor."""
+        largest: dict[str, float] = {}
         for finding in judged.findings:
             for comparison in finding.comparisons:
                 if 0 < comparison.max_bound_ratio < math.inf:
-                    hypothesis.target(math.log10(comparison.max_bound_ratio), label=comparison.tensor)
+                    ratio = max(comparison.max_bound_ratio, largest.get(comparison.tensor, 0.0))
+                    largest[comparison.tensor] = ratio
+        for tensor, ratio in largest.items():
+            hypothesis.target(math.log10(ratio), label=tensor)
 
     # ---- judging
 

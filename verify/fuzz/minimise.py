@@ -14,7 +14,7 @@ from math import prod
 from verify.case import Case
 from verify.fuzz.faults import FaultKey, fault_keys
 from verify.fuzz.judging import CaseJudge, Judged
-from verify.fuzz.pinned_values import Pinned, pin, simpler_values
+from verify.fuzz.pinned_values import Pinned, pins, simpler_values
 from verify.fuzz.schedules import simpler_schedules
 from verify.fuzz.simpler import SIMPLE_RECIPES, simpler_problems
 from verify.problem import AttentionProblem
@@ -153,8 +153,9 @@ def _plainer_recipes(case: Case) -> Iterable[Case]:
 
 def _reduce_values(search: _Search) -> None:
     """Values written out and made simpler; afterwards the problem may get simpler again."""
-    pinned = pin(search.best.case)
-    if pinned is None or not (search.best.case == pinned.case or search.accepts(pinned.case)):
+    case = search.best.case
+    pinned = next((pinned for pinned in pins(case) if pinned.case == case or search.accepts(pinned.case)), None)
+    if pinned is None:
         return
     while True:
         size = size_of(pinned)

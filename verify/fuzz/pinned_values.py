@@ -49,6 +49,23 @@ def pin(case: Case) -> Pinned | None:
     return _pinned(case, case.problem, values)
 
 
+def pins(case: Case) -> Iterator[Pinned]:
+    """The case with its values written out, then with coarser ones, which are shorter."""
+    exact = pin(case)
+    if exact is not None:
+        yield exact
+    operands = design(case)
+    for design_of in (np.rint, _signs_and_zeros):
+        values = {name: design_of(getattr(operands, name)) + 0.0 for name in OPERANDS}
+        rounded = _pinned(case, case.problem, values)
+        if rounded is not None:
+            yield rounded
+
+
+def _signs_and_zeros(array: Float64) -> Float64:
+    return np.clip(np.rint(array), -1, 1)
+
+
 def simpler_values(pinned: Pinned) -> Iterator[Pinned]:
     """Cases one step simpler in their values or with parts deleted, the largest steps first."""
     for step in (_whole_tensors, _deleted_parts, _rounded, _zeroed, _small_elements):
@@ -83,7 +100,7 @@ def _whole_tensors(pinned: Pinned) -> Iterator[Pinned]:
 def _rounded(pinned: Pinned) -> Iterator[Pinned]:
     """Small integers for all tensors, then for one after another; coarser first."""
     designs: tuple[Callable[[Float64], Float64], ...] = (
-        lambda a: np.clip(np.rint(a), -1, 1),
+        _signs_and_zeros,
         lambda a: np.clip(np.rint(a), -3, 3),
         np.rint,
         lambda a: np.rint(2 * a) / 2,

@@ -5,7 +5,7 @@ import pytest
 from tests.verify.fuzz.support import BUDGET, judge, judged, scores_of
 from verify.case import Case
 from verify.fuzz import Budget, CaseJudge, FaultKey, Judged, Minimised, fault_keys, minimise
-from verify.fuzz.pinned_values import pin
+from verify.fuzz.pinned_values import pin, pins
 from verify.fuzz.simpler import simpler_problems
 from verify.verdict import Finding, Status
 
@@ -97,3 +97,9 @@ def test_a_crash_is_made_small_with_few_calls() -> None:
     assert small.case.problem.seqlen_k == 3
     assert small.case.problem.nheads == 1
     assert small.calls <= Budget.of(Status.CRASH).calls < Budget().calls
+
+
+def test_values_too_many_to_write_out_are_written_as_integers() -> None:
+    first = judged("attn1:b=1,sq=20,sk=20,h=1,d=64,dtype=fp32,recipe=normal,seed=3", "impostor:zeros")
+    assert pin(first.case) is None
+    assert next(pins(first.case)).case.recipe.name == "pinned"
