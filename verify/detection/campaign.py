@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from verify.candidate import Candidate
 from verify.candidates import load
 from verify.checks import DEFAULT, SEVERAL_CALLS, Check
-from verify.checks.special_values import SPECIAL_VALUES
 from verify.detection.bench import Prepared, prepare
 from verify.detection.cases import scoring_cases
 from verify.detection.cheats import cheat_names
@@ -42,9 +41,9 @@ class Stage:
 
 QUICK = (
     Stage(name="fp32", dtype="fp32", n_cases=64),
-    Stage(name="special values", dtype="fp32", n_cases=3, checks=(SPECIAL_VALUES,)),
     Stage(name="bf16", dtype="bf16", n_cases=12),
-    Stage(name="checked build", dtype="fp32", n_cases=3, variant="checked"),
+    Stage(name="fp16", dtype="fp16", n_cases=12),
+    Stage(name="checked build", dtype="fp32", n_cases=5, variant="checked"),
 )
 FULL = (
     Stage(name="fp32", dtype="fp32", n_cases=10_000),
