@@ -10,6 +10,7 @@ import pytest
 
 from verify.candidate import Call, KernelFaultError, RefusedError, source_hash
 from verify.candidates import load
+from verify.candidates.user import names_user_code
 from verify.case import Case
 from verify.commands.template import STYLES, template_text
 from verify.errors import UsageError
@@ -63,6 +64,55 @@ def f(q, k, v, softmax_scale, causal):
 }
 
 
+BACKWARDS = {
+    "returned": """
+def b(q, k, v, out, lse, dout, softmax_scale, causal):
+    return gradients(q, k, v, out, dout, softmax_scale, causal)
+
+@verify.register(returns=("out", "lse"), backward=b)
+def f(q, k, v, softmax_scale, causal):
+    p, lse = probs_of(q, k, softmax_scale, causal)
+    return np.einsum("bhij,bjhd->bihd", p, v), lse
+""",
+    "filled": """
+def b(q, k, v, o, do, dq, dk, dv, scale, causal):
+    for buffer, gradient in zip((dq, dk, dv), gradients(q, k, v, o, do, scale, causal)):
+        buffer[...] = gradient
+
+@verify.register(returns=("out", "lse"), backward=b)
+def f(q, k, v, softmax_scale, causal):
+    p, lse = probs_of(q, k, softmax_scale, causal)
+    return np.einsum("bhij,bjhd->bihd", p, v), lse
+""",
+    "heads_first": """
+def b(q, k, v, out, dout, softmax_scale, causal):
+    turned = [x.swapaxes(1, 2) for x in (q, k, v, out, dout)]
+    found = gradients(*turned, softmax_scale, causal)
+    return {name: x.swapaxes(1, 2) for name, x in zip(("dq", "dk", "dv"), found)}
+
+@verify.register(layout="bhsd", backward=b)
+def f(q, k, v, softmax_scale, causal):
+    p, _ = probs_of(q.swapaxes(1, 2), k.swapaxes(1, 2), softmax_scale, causal)
+    return np.einsum("bhij,bhjd->bhid", p, v)
+""",
+}
+GRADIENTS = """
+def gradients(q, k, v, out, dout, scale, causal):
+    p, _ = probs_of(q, k, scale, causal)
+    ds = p * (np.einsum("bihd,bjhd->bhij", dout, v) - np.einsum("bihd,bihd->bhi", dout, out)[..., None]) * scale
+    products = (("bhij,bjhd->bihd", ds, k), ("bhij,bihd->bjhd", ds, q), ("bhij,bihd->bjhd", p, dout))
+    return tuple(np.einsum(*product).astype(np.float32) for product in products)
+"""
+WRITES_BEHIND_OUT = """
+from verify import CudaSource, Launch
+SOURCE = '''extern "C" __global__ void f(const float* q, float* out, int n) {
+    for (int i = 0; i <= n; ++i) out[i] = q[i < n ? i : 0];
+}'''
+launch = Launch(entry="f", grid=(1,), block=(1,), args=("q", "out", "seqlen_q"))
+g = CudaSource(source=SOURCE, forward=[launch], checked=True)
+"""
+
+
 def write(folder: Path, text: str, name: str = "mine.py") -> str:
     (folder / name).write_text(text)
     return str(folder / name)
@@ -80,6 +130,26 @@ def test_every_style_of_function_gives_the_same_outputs(style: str, tmp_path: Pa
     assert set(outputs) == {"out", "lse"}
     for name, array in outputs.items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("style", BACKWARDS)
+def test_every_style_of_backward_gives_the_same_gradients(style: str, tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN + GRADIENTS + BACKWARDS[style])
+    expected = load("numpy_tiled").run(call(backward=True)).outputs
+    outputs = load(f"{path}::f").run(call(backward=True)).outputs
+    for name in ("dq", "dk", "dv"):
+        np.testing.assert_allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_write_behind_a_buffer_of_a_cuda_source_is_named(tmp_path: Path) -> None:
+    candidate = load(write(tmp_path, WRITES_BEHIND_OUT) + "::g")
+    reason = candidate.unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    case = Case.parse("attn1:b=1,sq=4,sk=4,h=1,d=1,dtype=fp32")
+    with pytest.raises(KernelFaultError, match="out at byte 16") as caught:
+        candidate.run(Call(problem=case.problem, arrays=make_inputs(case).arrays, backward=False))
+    assert caught.value.status is Status.OUT_OF_BOUNDS
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -198,6 +268,15 @@ def test_module_and_entry_point_name_candidates(tmp_path: Path, monkeypatch: pyt
     entry = importlib.metadata.EntryPoint("mine", "mine_installed:f", "attn_verify.candidates")
     monkeypatch.setattr("verify.candidates.user.loading.entry_points", lambda group: [entry])
     assert [load(name).name for name in ("mine_installed:f", "mine")] == ["mine_installed:f", "mine"]
+
+
+def test_naming_a_module_runs_nothing_of_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_loud").mkdir()
+    write(tmp_path / "mine_loud", "raise ValueError('ran')", "__init__.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert names_user_code("mine_loud.inner:f")
+    with pytest.raises(UsageError, match="did not start: ValueError: ran"):
+        candidate_for("mine_loud.inner:f")
 
 
 def test_launch_description_reads_from_toml(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ _BLIND = "row that sees no key"
 NOTES: Mapping[tuple[str, str], str] = {
     ("torch_flash", "fp16"): (
         "Not documented, and not of fp16 alone: in torch 2.13, with fewer than 16 keys and any dtype, a row whose "
-        "scores are all NaN counts as one that sees no key, and out is 0 where the math backend gives NaN. With 16 keys "
-        "and more that was a fault of torch 2.5 (pytorch/pytorch issue 141128)."
+        "scores are all NaN counts as one that sees no key, and out is 0 where the math backend gives NaN. With 16 "
+        "keys and more that was a fault of torch 2.5 (pytorch/pytorch issue 141128)."
     ),
     ("jax_attention", _BLIND): (
         "Not documented. Hidden scores become a large negative number instead of -inf (`_apply_masks`), so that such a "

@@ -79,9 +79,11 @@ def _entry_points() -> dict[str, Any]:
 
 
 def _module_exists(name: str) -> bool:
+    """Whether the outermost package can be imported; looking for an inner module would run the package's code."""
+    outermost = name.partition(".")[0]
     try:
-        return importlib.util.find_spec(name) is not None
-    except (ModuleNotFoundError, ValueError):
+        return bool(outermost) and importlib.util.find_spec(outermost) is not None
+    except ValueError:  # a module that was put into sys.modules without a spec
         return False
 
 
