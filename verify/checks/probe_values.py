@@ -85,16 +85,17 @@ def needles(run: CaseRun) -> CaseRun:
     problem, values = run.case.problem, logical_values(run)
     keys = needle_keys(run)
     random = np.random.Generator(np.random.PCG64(run.case.seed))
-    signs = np.where(random.random((len(keys), problem.head_dim)) < 0.5, -1.0, 1.0)
-    size = np.sqrt(NEEDLE_SCORE / (problem.softmax_scale * problem.head_dim))
+    # Normal, not of one magnitude: sums of equal products round coherently, which no bound of independent errors covers.
+    directions = random.standard_normal((len(keys), problem.head_dim))
+    directions *= np.sqrt(NEEDLE_SCORE / problem.softmax_scale / (directions**2).sum(axis=1, keepdims=True))
     place = {key: number for number, key in enumerate(keys)}
     noise = random.standard_normal((problem.seqlen_k, problem.head_dim + problem.head_dim_v))
     k_noise, v_noise = 0.1 * noise[:, : problem.head_dim], noise[:, problem.head_dim :]
-    _fill(run, values, "k", lambda _, key: size * signs[place[key]] if key in place else k_noise[key])
+    _fill(run, values, "k", lambda _, key: directions[place[key]] if key in place else k_noise[key])
     _fill(run, values, "v", lambda _, key: np.full(1, MARKER + place[key]) if key in place else v_noise[key])
     rows = [problem.lengths(sequence)[0] for sequence in range(problem.batch)]
     # The last row looks for the last key, so that under a causal mask needles are in sight.
-    _fill(run, values, "q", lambda sequence, row: size * signs[(rows[sequence] - 1 - row) % len(keys)])
+    _fill(run, values, "q", lambda sequence, row: directions[(rows[sequence] - 1 - row) % len(keys)])
     return vary(run, values)
 
 
