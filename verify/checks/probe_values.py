@@ -85,7 +85,7 @@ def needles(run: CaseRun) -> CaseRun:
     problem, values = run.case.problem, logical_values(run)
     keys = needle_keys(run)
     random = np.random.Generator(np.random.PCG64(run.case.seed))
-    # Normal, not of one magnitude: sums of equal products round coherently, which no bound of independent errors covers.
+    # Normal, not of one magnitude: sums of equal products round coherently, and the bound counts on independence.
     directions = random.standard_normal((len(keys), problem.head_dim))
     directions *= np.sqrt(NEEDLE_SCORE / problem.softmax_scale / (directions**2).sum(axis=1, keepdims=True))
     place = {key: number for number, key in enumerate(keys)}
