@@ -58,7 +58,15 @@ def fuzz_command(
     in_process: bool,
     python: str | None,
 ) -> bool:
-    """Run the campaign, print the faults, keep what was asked for; say whether there are faults."""
+    """Run the campaign, print the faults, keep what was asked for; say whether there are faults.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C or SIGTERM, when no fault was found until then.
+    UsageError
+        For an option that cannot be; an unknown or unavailable candidate.
+    """
     require(jobs >= 1, "jobs", jobs, "an integer >= 1")
     require(0 <= seed < 2**31, "seed", seed, "an integer in [0, 2^31)")
     require(time_s is None or time_s > 0, "time", time_s, "a number of seconds > 0")
@@ -100,6 +108,8 @@ def fuzz_command(
         print_json(_summary(state, kept, interrupted=interrupted))
     else:
         _print_end(console, state, plan, interrupted=interrupted)
+    if interrupted and not state.faults:
+        raise KeyboardInterrupt  # cut short is not "no fault": the command line ends with 130
     return bool(state.faults)
 
 
