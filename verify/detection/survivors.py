@@ -7,10 +7,11 @@ from collections.abc import Mapping
 REASONS: Mapping[str, str] = {
     "row_offset_in_32_bits": "needs a row offset of 2^31 elements: no case of the grid has a stride that large",
     "last_axis_assumed_dense": "no layout of the grid has gaps within a head vector",
-    "rows_assumed_dense": "no layout of the grid has a row stride that is no multiple of the head stride and twice it",
+    "key_extent_from_longest": "no ragged case of the quick grid has a short sequence of keys before a longer one",
+    "minus_infinity_bias_visible": "differs only under a bias of -inf, which no recipe draws",
     "guard_below_lowest_dropped": "differs only where every visible score of a row is -inf",
-    "empty_row_sum_is_one": "differs only where every visible score of a row is -inf",
-    "first_query_off_by_one": "a query tile that begins with the first visible query is needed at a key tile's edge",
+    "query_padding_visible": "reads the mask out of bounds and uses nothing of it: only the checked build sees it",
+    "padding_dims_read": "reads dims out of bounds and uses nothing of them: only the checked build sees it",
 }
 """Mutant -> reason."""
 UNEXPLAINED = "not explained"
