@@ -7,11 +7,8 @@ from collections.abc import Mapping
 REASONS: Mapping[str, str] = {
     "row_offset_in_32_bits": "needs a row offset of 2^31 elements: no case of the grid has a stride that large",
     "last_axis_assumed_dense": "no layout of the grid has gaps within a head vector",
-    "key_extent_from_longest": "no ragged case of the quick grid has a short sequence of keys before a longer one",
     "minus_infinity_bias_visible": "differs only under a bias of -inf, which no recipe draws",
     "guard_below_lowest_dropped": "differs only where every visible score of a row is -inf",
-    "query_padding_visible": "reads the mask out of bounds and uses nothing of it: only the checked build sees it",
-    "padding_dims_read": "reads dims out of bounds and uses nothing of them: only the checked build sees it",
 }
 """Mutant -> reason."""
 UNEXPLAINED = "not explained"
