@@ -160,6 +160,16 @@ def tiles(arch: str, as_json: bool) -> None:
     tiles_command(arch=arch, as_json=as_json)
 
 
+@cli.command("conformance-table")
+@click.argument("journals", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("docs/conformance.md"), show_default=True)
+def conformance_table(journals: tuple[Path, ...], out: Path) -> None:
+    """Write the table of candidates x features from the records-*.jsonl of earlier runs."""
+    from verify.commands.conformance_table import conformance_table_command
+
+    conformance_table_command(journals=journals, out=out)
+
+
 @cli.command()
 def doctor() -> None:
     """Say what works on this machine and what is missing."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from verify.candidates import builtin_names, load
 from verify.case import Case
-from verify.checks import CHECKS
+from verify.checks import CHECKS, select_checks
 from verify.checks.case_run import CaseFacts, CaseRun
 from verify.grid import profile_cases
 from verify.inputs import make_inputs
 from verify.runner import Judge, RunOptions
 from verify.terminal import failure_lines
 from verify.verdict import Finding
+from verify.worker import candidate_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +42,13 @@ def questions(candidates: tuple[str, ...], profile: str, seed: int) -> tuple[Que
     """
     names = candidates or tuple(name for name in builtin_names() if load(name).unavailable() is None)
     cases = profile_cases(profile, seed=seed)
-    refusals = {name: load(name).contract.capabilities.refusal for name in names}
+    refusals = {name: candidate_for(name).contract.capabilities.refusal for name in names}
     return tuple(
-        Question(candidate=name, case=case, check=check, place=place)
+        Question(candidate=name, case=case, check=check.name, place=place)
         for name in names
         for place, case in enumerate(cases)
         if refusals[name](case.problem) is None
-        for check in CHECKS
+        for check in select_checks(())
     )
 
 

@@ -20,7 +20,7 @@ from verify.explain import likely_causes
 from verify.inputs import make_inputs
 from verify.record import Environment, Record, Timing, decode_record, encode_record
 from verify.verdict import Finding, Status, Verdict
-from verify.worker import InProcessSession, ProcessSession, Session
+from verify.worker import InProcessSession, ProcessSession, Session, candidate_for
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -99,6 +99,8 @@ class Judge:
         before = (facts.reference_ms, facts.bound_ms)
         run = self.case_run(facts, name)
         refusal = run.contract.capabilities.refusal(facts.case.problem)
+        if refusal is None and not run.contract.capabilities.fully_masked_rows and facts.has_blind_row():
+            refusal = "rows that see no key not declared"
         if refusal is None:
             findings = tuple(_timed(check.run, run) for check in select_checks(self.options.checks))
         else:
@@ -113,7 +115,8 @@ class Judge:
 
     def _candidate(self, name: str) -> Candidate:
         if name not in self._candidates:
-            self._candidates[name] = load(name)
+            options = self.options
+            self._candidates[name] = load(name) if options.in_process else candidate_for(name, python=options.python)
         return self._candidates[name]
 
     def _session(self, name: str) -> Session:

@@ -137,7 +137,8 @@ def _image_flags(compiler: Compiler, build: Build, checks: Checks) -> tuple[str,
 
 
 def _include_flags() -> list[str]:
-    return [f"-I{DEVICE_DIR}", f"-isystem{cuda_include_dir()}"]
+    cuda = cuda_include_dir()
+    return [f"-I{DEVICE_DIR}", f"-isystem{cuda}", f"-isystem{cuda / 'cccl'}"]
 
 
 def _prelude(compiler: Compiler, flags: tuple[str, ...]) -> list[str]:

@@ -39,6 +39,8 @@ class Compiler:
 
 
 SYSTEM_CUDA = Path("/usr/local/cuda")
+CUDA_HEADERS = ("cuda_fp16.h", "vector_types.h", "crt/host_defines.h", "nv/target")
+"""Of the wheels nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl; a toolkit keeps the last under cccl/."""
 MACHINES = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a+fp16"}
 
 
@@ -91,9 +93,9 @@ def _describe(command: tuple[str, ...]) -> Compiler:
 
 @functools.cache
 def cuda_include_dir() -> Path:
-    """Directory that holds cuda_fp16.h, vector_types.h and the crt headers that they include.
+    """Directory that holds the headers of `CUDA_HEADERS`.
 
-    Looked for in the ``nvidia-cuda-runtime`` and ``nvidia-cuda-crt`` wheels, then in ``$CUDA_HOME``, then in
+    Looked for in the wheels of NVIDIA, then in ``$CUDA_HOME``, then in
     /usr/local/cuda.
 
     Raises
@@ -109,7 +111,7 @@ def cuda_include_dir() -> Path:
         candidates.append(Path(home, "include"))
     candidates.append(SYSTEM_CUDA / "include")
     for directory in candidates:
-        if all((directory / header).is_file() for header in ("cuda_fp16.h", "vector_types.h", "crt/host_defines.h")):
+        if all(any((root / header).is_file() for root in (directory, directory / "cccl")) for header in CUDA_HEADERS):
             return directory
     raise ToolchainError(
         "no CUDA headers (cuda_fp16.h): `pip install nvidia-cuda-runtime nvidia-cuda-crt`, "

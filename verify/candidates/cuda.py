@@ -168,7 +168,7 @@ def contract_of(kernel: kernel_facts.Kernel) -> Contract:
     capabilities = Capabilities(
         dtypes=frozenset(able.dtypes),
         features=able.features,
-        max_head_dim=able.max_head_dim or 2**16,
+        max_head_dim=min(able.max_head_dim or 2**16, max(kernel.forward.tiles) or 2**16),
         backward=able.backward,
         outputs=frozenset({"out", "lse", "dq", "dk", "dv", "dbias", "dsink"}),
         takes_dlse=able.takes_dlse,

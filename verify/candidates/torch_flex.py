@@ -5,7 +5,8 @@ Masks become a BlockMask; bias, ALiBi and softcap become the score_mod. Compilin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from verify.candidate import Call, RefusedError, Reply, Route, contiguous
@@ -38,15 +39,13 @@ class TorchFlex:
             reason = "FlexAttention does not support backward on CPU"
         if reason is not None:
             raise RefusedError(reason)
-        import torch
         from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
         from verify.candidates.torch_runtime import facts, heard_warnings, one_thread
 
         p = call.problem
         q, k, v = (heads_first(call.arrays[name]) for name in ("q", "k", "v"))
-        # torch warns that the path without compilation is slow, which is the point of asking for it.
-        with one_thread(), heard_warnings():
+        with one_thread(), heard_warnings(), _untraced():
             out, aux = flex_attention(
                 q,
                 k,
@@ -57,10 +56,21 @@ class TorchFlex:
                 enable_gqa=p.group > 1,
                 return_aux=AuxRequest(lse=True),
             )
-        # Every call brings new closures, which torch traces and keeps; looking through them takes longer each time.
-        torch.compiler.reset()
         outputs = {"out": contiguous(rows_first(out)), "lse": contiguous(to_array(aux.lse))}
         return Reply(outputs=outputs, route=Route(backend="math_attention", details=facts() | {"compiled": "no"}))
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """The library's own switch to run the operator directly; else it traces the closures of every call, 0.3 s each."""
+    from torch.nn.attention import flex_attention as module
+
+    before = module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    try:
+        yield
+    finally:
+        module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before
 
 
 def _score_mod(call: Call) -> Callable[..., Any] | None:

@@ -45,6 +45,10 @@ class CaseFacts:
             self.reference_ms += 1e3 * (time.perf_counter() - started)
         return self._references[key]
 
+    def has_blind_row(self) -> bool:
+        """Whether some query row sees no key and has no sink."""
+        return bool(np.isneginf(self.reference(backward=False, with_dlse=False)["lse"]).any())
+
     def bounds(self, arithmetic: Arithmetic, *, backward: bool, with_dlse: bool) -> Mapping[str, Bound]:
         """Per-element bounds under the declared arithmetic."""
         key = (arithmetic, backward, with_dlse and backward)

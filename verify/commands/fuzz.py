@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from verify.candidates import load
 from verify.case import Case
 from verify.checks import CHECKS, select_checks
 from verify.commands.common import print_json, resolve_device, split_names
@@ -31,6 +30,7 @@ from verify.fuzz.pinned_values import pin
 from verify.fuzz.pytest_file import pytest_source
 from verify.journal import Journal
 from verify.terminal import failure_lines
+from verify.worker import candidate_for
 
 TICK_S, LOG_TICK_S = 0.5, 10.0
 """Seconds between two progress lines, on a terminal and in a log."""
@@ -76,7 +76,7 @@ def fuzz_command(
     require(max_head_dim is None or max_head_dim >= 1, "max-head-dim", max_head_dim, "an integer >= 1")
     require(not (in_process and python), "in-process", in_process, "not together with --python")
     resolve_device(device)
-    reason = load(candidate).unavailable()
+    reason = candidate_for(candidate, python=python).unavailable()
     require(reason is None, "candidate", candidate, f"an available candidate ({reason})")
     folder = resume if resume is not None else out
     if resume is not None and not log_path(resume, candidate).exists():

@@ -36,7 +36,7 @@ def repro_command(
     case = Case.parse(case_id)
     console = Console()
     options = RunOptions(
-        candidates=choose_candidates((candidate,), console),
+        candidates=choose_candidates((candidate,), console, python=python),
         checks=tuple(check.name for check in select_checks(split_names(checks))),
         timeout_s=timeout_s,
         in_process=in_process,

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from verify.candidates import builtin_names, load
+from verify.candidates import builtin_names
 from verify.capture_file import capture_cases
 from verify.case import Case
 from verify.checks import select_checks
@@ -27,6 +27,7 @@ from verify.runner import RunOptions, run_cases
 from verify.summary_json import summarise
 from verify.terminal import matrices, print_failures, skipped_line, totals_line
 from verify.verdict import Status
+from verify.worker import candidate_for
 
 SHOWN_FAILURES = 5
 
@@ -54,7 +55,7 @@ def run_command(
     require(not (in_process and python), "in-process", in_process, "not together with --python")
     console = Console(stderr=as_json)
     options = RunOptions(
-        candidates=choose_candidates(candidates, console),
+        candidates=choose_candidates(candidates, console, python=python),
         checks=tuple(check.name for check in select_checks(split_names(checks))),
         timeout_s=timeout_s,
         in_process=in_process,
@@ -74,16 +75,16 @@ def run_command(
     return any(record.verdict.status.is_failure for record in records)
 
 
-def choose_candidates(names: tuple[str, ...], console: Console) -> tuple[str, ...]:
+def choose_candidates(names: tuple[str, ...], console: Console, *, python: str | None = None) -> tuple[str, ...]:
     """The asked candidates, all of which must be available; or every available built-in one."""
     if names:
         for name in names:
-            reason = load(name).unavailable()
+            reason = candidate_for(name, python=python).unavailable()
             require(reason is None, "candidate", name, f"an available candidate ({reason})")
         return tuple(dict.fromkeys(names))
     chosen = []
     for name in builtin_names():
-        reason = load(name).unavailable()
+        reason = candidate_for(name, python=python).unavailable()
         if reason is None:
             chosen.append(name)
         else:

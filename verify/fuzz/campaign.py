@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 
-from verify.candidates import load
 from verify.fuzz.coverage import AXES_VERSION
 from verify.fuzz.lane import Lane
 from verify.fuzz.log import CampaignLog, Line, Started, log_path
 from verify.fuzz.plan import Plan
 from verify.fuzz.state import CampaignState
 from verify.runner import THREAD_VARIABLES
+from verify.worker import candidate_for
 
 Observer = Callable[[CampaignState, list[Line]], None]
 
@@ -51,7 +51,9 @@ def run_campaign(plan: Plan, observe: Observer = lambda state, lines: None) -> t
         The folder cannot be written.
     """
     log = CampaignLog(log_path(plan.out, plan.candidate))
-    state = CampaignState.empty(plan.narrowed(load(plan.candidate).contract.capabilities), plan.max_seqlen)
+    state = CampaignState.empty(
+        plan.narrowed(candidate_for(plan.candidate, python=plan.python).contract.capabilities), plan.max_seqlen
+    )
 
     def look() -> None:
         lines = list(log.new_lines())

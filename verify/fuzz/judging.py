@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from verify.candidates import load
 from verify.case import Case
 from verify.checks import CHECKS, Check, select_checks
 from verify.checks.case_run import CaseFacts, CaseRun, Float64
@@ -18,6 +17,7 @@ from verify.record import Record
 from verify.runner import Judge, RunOptions
 from verify.tolerance import Bound
 from verify.verdict import Finding, Status, Verdict
+from verify.worker import candidate_for
 
 EVERY_CASE = ("contract", "forward", "lse", "backward", "aggregate")
 """Checks that share the calls of a case, so that they cost hardly more than one."""
@@ -162,7 +162,7 @@ def check_case(
         Unknown candidate, check or case id.
     """
     known = Case.parse(case) if isinstance(case, str) else case
-    reason = load(candidate).unavailable()
+    reason = candidate_for(candidate).unavailable()
     require(reason is None, "candidate", candidate, f"an available candidate ({reason})")
     names = tuple(check.name for check in select_checks(checks))
     judge = CaseJudge(checks=names, timeout_s=timeout_s, in_process=in_process)

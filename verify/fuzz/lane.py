@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 
-from verify.candidates import load
 from verify.case import Case
 from verify.contract import Capabilities
 from verify.fuzz.database import open_database
@@ -36,6 +35,7 @@ from verify.grid import profile_cases
 from verify.grid.coverage import properties
 from verify.grid.pairwise import SMALL, Sampler
 from verify.strategies import cases
+from verify.worker import candidate_for
 
 GRID_BATCH, UNIFORM_BATCH, ROUND_EXAMPLES = 8, 16, 80
 """Cases of one turn of each source."""
@@ -101,7 +101,9 @@ class Lane:
 
     def __init__(self, plan: Plan, number: int, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._plan, self._number, self._should_stop = plan, number, should_stop
-        self._capabilities: Capabilities = plan.narrowed(load(plan.candidate).contract.capabilities)
+        self._capabilities: Capabilities = plan.narrowed(
+            candidate_for(plan.candidate, python=plan.python).contract.capabilities
+        )
         self._variants = schedule_variants(plan.candidate)
         self._log = CampaignLog(log_path(plan.out, plan.candidate))
         self._state = CampaignState.empty(self._capabilities, plan.max_seqlen)

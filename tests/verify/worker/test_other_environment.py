@@ -116,7 +116,7 @@ def test_declaration_is_asked_there(python: str, file: str) -> None:
     assert described.name == f"{file}::f"
     assert described.contract.capabilities.dtypes == {"fp32", "bf16"}
     assert described.contract.arithmetic["bf16"].probs_dtype == "bf16"
-    with pytest.raises(UsageError, match="nothing:f did not start.*expected one of"):
+    with pytest.raises(UsageError, match=r"nothing:f did not start.*expected one of"):
         candidate_for("nothing:f", python=python)
 
 

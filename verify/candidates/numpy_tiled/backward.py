@@ -95,7 +95,9 @@ class _Backward:
         total = state.total[..., rows]
         reference = np.where(total == 0, np.float32(-np.inf), state.maximum[..., rows])
         weights = self.scorer.recomputed(tile, reference)
-        return round_to(weights * reciprocal(total)[..., None], a.probs_normalised_dtype)
+        probs = round_to(weights * reciprocal(total)[..., None], a.probs_normalised_dtype)
+        # A NaN in the row's sum must not turn the zeros of hidden keys into NaN.
+        return probs if tile.keep is None else np.where(tile.keep, probs, np.float32(0))
 
     def _dprobs(self, rows: slice, keys: slice) -> F32:
         dprobs = product(self.dout[..., rows, :], self.values[..., keys, :].swapaxes(-1, -2), self.scheme)
