@@ -28,7 +28,7 @@ LAYERS = (
     ("oracle",),
     ("tolerance", "metrics", "patterns"),
     ("compare",),
-    ("checks", "record", "explain"),
+    ("checks", "record", "explain", "known"),
     ("journal", "environment", "terminal"),
     ("summary_json",),
     ("runner", "report"),

@@ -18,6 +18,7 @@ from verify.checks.case_run import CaseFacts, CaseRun
 from verify.environment import environment
 from verify.explain import likely_causes
 from verify.inputs import make_inputs
+from verify.known import known_reason
 from verify.record import Environment, Record, Timing, decode_record, encode_record
 from verify.verdict import Finding, Status, Verdict
 from verify.worker import InProcessSession, ProcessSession, Session, candidate_for
@@ -79,6 +80,8 @@ class Judge:
         """Record of some findings on one case and candidate."""
         case = run.case
         outcome = run.known_outcome()
+        traced = (known_reason(name, case.problem, finding) for finding in findings)
+        causes = (*dict.fromkeys(filter(None, traced)), *likely_causes(case.problem, findings))
         return Record(
             run_id=self.options.run_id,
             started_at=(started_at or datetime.now(UTC)).isoformat(timespec="milliseconds"),
@@ -90,7 +93,7 @@ class Judge:
             source_hash=source_hash(self._candidate(name)),
             environment=self._environment_of_run(),
             route=outcome.reply.route if outcome is not None and outcome.reply is not None else None,
-            verdict=Verdict.of(findings, likely_causes(case.problem, findings)),
+            verdict=Verdict.of(findings, causes),
             timing=timing or Timing(),
         )
 

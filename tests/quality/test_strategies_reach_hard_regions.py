@@ -117,10 +117,13 @@ def test_features_are_drawn_alone_and_together() -> None:
 
 
 def test_nearly_every_pair_outside_the_recipes_is_reached() -> None:
-    missing = feature_coverage(sample()).missing
-    outside = [pair for pair in missing if "recipe" not in (pair[0][0], pair[1][0])]
+    reached = feature_coverage(sample())
     # Sequences of 512 keys and more belong to the grid; the default max_seqlen is 160.
-    assert [pair for pair in outside if ("keys", "long") not in pair] == []
+    missing, covered = (
+        [p for p in pairs if "recipe" not in (p[0][0], p[1][0]) and ("keys", "long") not in p]
+        for pairs in (reached.missing, reached.covered)
+    )
+    assert len(missing) <= 0.01 * len(covered), missing
     assert len(AXES) == 10
 
 

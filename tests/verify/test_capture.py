@@ -87,7 +87,7 @@ def test_torchs_causal_mask_is_replayed_top_left(rows: int, keys: int, tmp_path:
     read = read_capture(str(tmp_path / "x.npz"))
     assert bool(read["causal"]) == (rows == keys)
     assert rows == keys or np.array_equal(read["mask"][0, 0], np.tri(rows, keys, dtype=bool))
-    assert replay(tmp_path / "x.npz", candidate="torch_flash") == [Status.PASS]
+    assert replay(tmp_path / "x.npz", candidate="torch_math") == [Status.PASS]
 
 
 @pytest.mark.parametrize(
