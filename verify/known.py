@@ -33,7 +33,7 @@ KNOWN = (
         example="attn1:b=2,sq=1,sk=1,h=1,d=64,dtype=fp16,recipe=normal,seed=31",
         applies=lambda problem: problem.seqlen_k < 16,
         reason=(
-            "known: PyTorch 2.13 flash on the CPU returns 0 for a row whose scores are all NaN when there are fewer keys "
+            "known: PyTorch 2.13 CPU flash returns 0 for a row whose scores are all NaN when there are fewer keys "
             "than vector lanes (docs/findings.md)"
         ),
     ),

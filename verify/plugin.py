@@ -79,7 +79,7 @@ def attention_judge(request: pytest.FixtureRequest) -> Iterator[ConformanceJudge
 
 @pytest.fixture
 def attention_finding(request: pytest.FixtureRequest, attention_judge: ConformanceJudge) -> Finding:
-    """Finding of one check on one case and candidate; UNSUPPORTED skips, a known deviation xfails, else fails in full."""
+    """Finding of one check on one case and candidate; UNSUPPORTED skips, a known deviation xfails, others fail."""
     from verify.known import known_reason
     from verify.verdict import Status
 
