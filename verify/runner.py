@@ -22,6 +22,7 @@ from verify.known import known_reason
 from verify.record import Environment, Record, Timing, decode_record, encode_record
 from verify.verdict import Finding, Status, Verdict
 from verify.worker import InProcessSession, ProcessSession, Session, candidate_for
+from verify.worker.child import die_with
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -180,7 +181,9 @@ def _run_in_processes(cases: Sequence[Case], options: RunOptions, jobs: int) -> 
     for variable in THREAD_VARIABLES:
         os.environ.setdefault(variable, "1")
     context = get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_judge, initargs=(options,)) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_start_judge, initargs=(options, os.getpid())
+    ) as pool:
         pending = {pool.submit(_judge_in_pool, case): place for place, case in enumerate(cases)}
         try:
             for future in as_completed(pending):
@@ -192,9 +195,10 @@ def _run_in_processes(cases: Sequence[Case], options: RunOptions, jobs: int) -> 
 _pool_judge: Judge | None = None
 
 
-def _start_judge(options: RunOptions) -> None:
-    """Make this pool process's judge; its sessions end with the process."""
+def _start_judge(options: RunOptions, parent: int) -> None:
+    """Make this pool process's judge; its sessions end with the process, and the process with its parent."""
     global _pool_judge
+    die_with(parent)
     _pool_judge = Judge(options)
 
 

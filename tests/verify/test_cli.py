@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,24 @@ def test_repro_of_a_failure_shows_the_case_and_saves_a_bundle(tmp_path: Path) ->
     with np.load(tmp_path / "case.npz") as bundle:
         error = np.abs(bundle["got_lse"] - bundle["expected_lse"])
         assert (error > bundle["bound_lse"]).any()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopped_run_keeps_its_records_and_leaves_no_process(sent: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "verify", "run", "--candidate", "numpy_tiled", "--profile", "full", "--jobs", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        assert run.stdout is not None
+        assert "judged" in run.stdout.readline()
+        run.send_signal(sent)
+        # The pipe closes when the last process that holds it has ended.
+        run.communicate(timeout=30)
+    (journal,) = tmp_path.glob("attn-verify-report/records-*.jsonl")
+    report = _verify("report", str(journal), cwd=tmp_path)
+    assert run.returncode == (130 if sent is signal.SIGINT else -sent)
+    assert report.returncode == 0, report.stderr
 
 
 def test_list_names_candidates_checks_and_recipes(tmp_path: Path) -> None:

@@ -119,7 +119,12 @@ def _run(cases: Sequence[Case], options: RunOptions, jobs: int, out: Path, conso
             journal.append_line(line)
             tick()
 
-        return run_cases(cases, options, jobs=min(jobs, len(cases)), on_line=on_line)
+        try:
+            return run_cases(cases, options, jobs=min(jobs, len(cases)), on_line=on_line)
+        except KeyboardInterrupt:
+            bar.stop()
+            console.print(f"judged so far: python -m verify report {journal.path}", soft_wrap=True, highlight=False)
+            raise
 
 
 def _plain_ticks(console: Console, total: int) -> Callable[[], None]:

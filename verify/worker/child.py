@@ -146,7 +146,7 @@ def _failed(nonce: bytes, answer: Answer) -> Failed:
     )
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Have the kernel kill this process when the parent is gone: a hung candidate reads no closed pipe."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above
@@ -160,7 +160,7 @@ def main(arguments: list[str]) -> int:
     for name in DESCRIPTORS:
         parser.add_argument(f"--{name}", type=int, required=True)
     fds = vars(parser.parse_args(arguments))
-    _die_with(fds["parent"])
+    die_with(fds["parent"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for name in DESCRIPTORS:
         os.set_inheritable(fds[name], False)
