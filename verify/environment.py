@@ -81,7 +81,7 @@ def diagnose() -> tuple[Diagnosis, ...]:
         version = installed(name)
         text = version or f"not installed: pip install 'attn-verify[{extra}]'"
         lines.append(Diagnosis(subject=name, ok=version is not None, text=text))
-    lines.append(_gpu())
+    lines.append(diagnose_gpu())
     return tuple(lines)
 
 
@@ -102,7 +102,8 @@ def _foreign_message(path: str) -> str:
     return f"kernels={path!r}: expected this project's package; install attn-verify in an environment of its own"
 
 
-def _gpu() -> Diagnosis:
+def diagnose_gpu() -> Diagnosis:
+    """Whether CuPy sees a GPU. Imports CuPy, which takes a few tenths of a second."""
     if find_spec("cupy") is None:
         return Diagnosis(subject="GPU", ok=False, text="CuPy not installed: pip install 'attn-verify[cuda13]'")
     import cupy

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from verify.environment import diagnose
+from verify.environment import diagnose_gpu
 from verify.errors import require
 
 PROFILES = {
@@ -25,9 +25,11 @@ def resolve_device(device: str) -> str:
     UsageError
         If a GPU is asked for and there is none.
     """
-    gpu = next(line for line in diagnose() if line.subject == "GPU")
-    require(device != "gpu" or gpu.ok, "device", device, f"a machine with a GPU ({gpu.text})")
-    chosen = "gpu" if device == "gpu" or (device == "auto" and gpu.ok) else "cpu"
+    chosen = "cpu"
+    if device != "cpu":
+        gpu = diagnose_gpu()
+        require(device != "gpu" or gpu.ok, "device", device, f"a machine with a GPU ({gpu.text})")
+        chosen = "gpu" if gpu.ok else "cpu"
     os.environ["ATTN_VERIFY_DEVICE"] = chosen
     return chosen
 
