@@ -91,6 +91,8 @@ class Capabilities:
     dtypes: frozenset[str] = frozenset(STORAGE_DTYPES)
     features: frozenset[str] = frozenset({"causal"})
     """Names of verify.case.features that it supports, layouts apart."""
+    required: frozenset[str] = frozenset()
+    """Features without which it cannot run: {"causal"} for a kernel that always masks causally."""
     layouts: frozenset[str] = frozenset(LAYOUTS)
     max_head_dim: int = 256
     head_dim_multiple: int = 1
@@ -113,6 +115,8 @@ class Capabilities:
     def __post_init__(self) -> None:
         unknown = sorted(self.features - OPTIONAL_FEATURES)
         require(not unknown, "features", unknown, "names out of " + ", ".join(sorted(OPTIONAL_FEATURES)))
+        unknown = sorted(self.required - self.features)
+        require(not unknown, "required", unknown, "names out of features")
         unknown = sorted(self.outputs - set(OUTPUT_NAMES))
         require(not unknown, "outputs", unknown, "names out of " + ", ".join(OUTPUT_NAMES))
 
@@ -123,6 +127,9 @@ class Capabilities:
         missing = [name for name in features(problem) if name in OPTIONAL_FEATURES and name not in self.features]
         if missing:
             return f"{', '.join(missing)} not declared"
+        absent = sorted(self.required.difference(features(problem)))
+        if absent:
+            return f"{', '.join(absent)} required"
         if problem.layout not in self.layouts:
             return f"layout {problem.layout} not declared"
         return self._shape_refusal(problem)

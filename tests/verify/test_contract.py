@@ -1,0 +1,20 @@
+"""What a candidate declares decides which problems it is asked."""
+
+import pytest
+
+from verify.case import Case
+from verify.contract import Capabilities
+from verify.errors import UsageError
+
+PLAIN = "attn1:b=1,sq=2,sk=2,h=1,d=8,dtype=fp32"
+
+
+def test_problem_without_a_required_feature_is_refused() -> None:
+    able = Capabilities(features=frozenset({"causal", "gqa"}), required=frozenset({"causal"}))
+    assert able.refusal(Case.parse(PLAIN).problem) == "causal required"
+    assert able.refusal(Case.parse(PLAIN + ",causal=1").problem) is None
+
+
+def test_required_feature_must_be_declared() -> None:
+    with pytest.raises(UsageError, match="required"):
+        Capabilities(features=frozenset(), required=frozenset({"causal"}))
