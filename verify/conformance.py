@@ -10,7 +10,7 @@ from verify.checks import CHECKS, select_checks
 from verify.checks.case_run import CaseFacts, CaseRun
 from verify.grid import profile_cases
 from verify.inputs import make_inputs
-from verify.runner import Judge, RunOptions
+from verify.runner import Judge, RunOptions, undeclared
 from verify.terminal import failure_lines
 from verify.verdict import Finding
 from verify.worker import candidate_for
@@ -61,8 +61,9 @@ class ConformanceJudge:
         self._latest: tuple[str, CaseRun] | None = None
 
     def finding(self, question: Question) -> Finding:
-        """Run one check."""
-        return CHECKS[question.check].run(self._run(question))
+        """Run one check; UNSUPPORTED where the values of the case lie outside the contract (rows that see no key)."""
+        run = self._run(question)
+        return undeclared(run) or CHECKS[question.check].run(run)
 
     def explain(self, question: Question, finding: Finding) -> str:
         """The full text of a failing finding."""

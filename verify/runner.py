@@ -102,13 +102,11 @@ class Judge:
         started_at, started = datetime.now(UTC), time.perf_counter()
         before = (facts.reference_ms, facts.bound_ms)
         run = self.case_run(facts, name)
-        refusal = run.contract.capabilities.refusal(facts.case.problem)
-        if refusal is None and not run.contract.capabilities.fully_masked_rows and facts.has_blind_row():
-            refusal = "rows that see no key not declared"
-        if refusal is None:
+        refused = undeclared(run)
+        if refused is None:
             findings = tuple(_timed(check.run, run) for check in select_checks(self.options.checks))
         else:
-            findings = (Finding(check="capabilities", status=Status.UNSUPPORTED, reasons=(refusal,)),)
+            findings = (refused,)
         timing = Timing(
             candidate_ms=run.candidate_ms,
             reference_ms=facts.reference_ms - before[0],
@@ -136,6 +134,15 @@ class Judge:
         if self._environment is None:
             self._environment = environment(self.options.device)
         return self._environment
+
+
+def undeclared(run: CaseRun) -> Finding | None:
+    """The finding of a case that lies outside what the candidate declares, or None when it is inside."""
+    able = run.contract.capabilities
+    refusal = able.refusal(run.case.problem)
+    if refusal is None and not able.fully_masked_rows and run.facts.has_blind_row():
+        refusal = "rows that see no key not declared"
+    return None if refusal is None else Finding(check="capabilities", status=Status.UNSUPPORTED, reasons=(refusal,))
 
 
 def run_cases(
