@@ -41,6 +41,11 @@ class Call:
     """The backward also receives dlse."""
     seed: int = 0
     """Seed of the candidate's own randomness (dropout)."""
+    probe_order: bool = False
+    """The order of its work is looked at: on a GPU its inputs arrive late on a stream of its own
+    (verify.candidates.device_streams), and everywhere its outputs are read twice."""
+    splits: int = 0
+    """Parts into which the range of keys is split, one of the declared split_counts; 0 = as the candidate likes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

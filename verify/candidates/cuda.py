@@ -19,6 +19,7 @@ from kernels.launch import backward, forward
 from kernels.options import Options
 from kernels.registry import kernel_named
 from verify.candidate import Call, KernelFaultError, Reply, Route
+from verify.candidates.device_streams import StreamDevice, run_probed
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.errors import require
 from verify.verdict import Status
@@ -54,6 +55,9 @@ class Machine(Protocol):
     def details(self) -> dict[str, str]:
         """Facts for the route."""
 
+    def streams(self) -> StreamDevice | None:
+        """GPU streams for a call under a probe; None on the CPU."""
+
 
 class CudaKernel:
     """One kernel of the registry as a candidate."""
@@ -84,6 +88,10 @@ class CudaKernel:
         if self._machine is None:
             self._machine = _machine(self._variant)
         machine = self._machine
+        streams = machine.streams() if call.probe_order else None
+        return run_probed(call, streams, lambda: self._run(call, machine))
+
+    def _run(self, call: Call, machine: Machine) -> Reply:
         placed = machine.place(call.arrays)
         options = options_of(call, placed)
         q, k, v = (placed[name] for name in ("q", "k", "v"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.gpu_backend import GpuBackend
+from verify.candidates.device_streams import DELAY_CYCLES, StreamDevice, arrive, poison_of, read
 from verify.dtypes import float_format
 from verify.verdict import Status
 
@@ -19,6 +21,14 @@ Array = NDArray[Any]
 _BF16 = float_format("bf16").numpy_dtype
 _BITS = np.dtype(np.uint16)
 """How bf16 travels: the launcher reads uint16 as the bits of bf16, whatever the array library knows."""
+
+
+_SPIN = """
+extern "C" __global__ void spin(long long cycles) {
+    const long long start = clock64();
+    while (clock64() - start < cycles) {}
+}
+"""
 
 
 def unavailable() -> str | None:
@@ -52,8 +62,12 @@ class GpuMachine:
 
     def fetch(self, array: Any) -> Array:
         """An output on the host; the bits of bf16 become bf16."""
-        host: Array = self._cupy.asnumpy(self._cupy.ascontiguousarray(array))
+        host = read(lambda: self._cupy.asnumpy(self._cupy.ascontiguousarray(array)))
         return host.view(_BF16) if host.dtype == _BITS else host
+
+    def streams(self) -> StreamDevice:
+        """Streams for a call under a probe."""
+        return CupyStreams()
 
     def faults(self) -> Sequence[tuple[Status, str]]:
         """None: a fault on a GPU raises at the next synchronisation."""
@@ -71,5 +85,47 @@ class GpuMachine:
         low, high = np.lib.array_utils.byte_bounds(array)
         offset = array.__array_interface__["data"][0] - low
         source = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
-        memory = self._cupy.asarray(source)
+        memory = arrive(lambda: self._cupy.asarray(source), poison_of(array.dtype))
         return self._cupy.ndarray(array.shape, dtype, memory.data + offset, array.strides)
+
+
+class CupyStreams:
+    """CuPy's streams for one call under a probe (verify.candidates.device_streams)."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._spin = cupy.RawKernel(_SPIN, "spin")
+        # Non-blocking: they do not wait for the legacy default stream.
+        self._own, self._side = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+
+    def own(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._own
+        return context
+
+    @contextmanager
+    def side(self) -> Iterator[None]:
+        with self._side:
+            yield
+        self._side.synchronize()
+
+    def poisoned(self, memory: Any, byte: int) -> Any:
+        return self._cupy.full_like(memory, byte)
+
+    def delay(self) -> None:
+        self._spin((1,), (1,), (np.int64(DELAY_CYCLES),))
+
+    def copy(self, target: Any, source: Any) -> None:
+        self._cupy.copyto(target, source)
+
+    def mark(self) -> Callable[[], bool]:
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record()
+        return lambda: bool(event.done)
+
+    def finish(self) -> None:
+        self._own.synchronize()
+
+    def finish_all(self) -> None:
+        self._cupy.cuda.runtime.deviceSynchronize()

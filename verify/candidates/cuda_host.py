@@ -55,3 +55,6 @@ class HostMachine:
     def details(self) -> dict[str, str]:
         """Build and schedule."""
         return {"device": "cpu", "build": self._build.name.lower(), "schedule": self._schedule.policy.name.lower()}
+
+    def streams(self) -> None:
+        """None: nothing runs beside the call."""

@@ -15,8 +15,7 @@ import numpy as np
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
 from verify.candidates.cuda_contracts import fused_contract
 from verify.candidates.masks import blind_rows
-from verify.candidates.torch_arrays import to_array
-from verify.candidates.torch_device import gpu_missing, to_device
+from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 from verify.contract import Contract
 
 _COMMON = frozenset({"causal", "window", "softcap", "gqa"})
@@ -42,6 +41,7 @@ class FlashAttention:
             found = False
         return gpu_missing() if found else f"{self._module} not installed"
 
+    @on_torch_streams
     def run(self, call: Call) -> Reply:
         """out, lse and gradients of the call."""
         reason = self.contract.capabilities.refusal(call.problem)
@@ -62,7 +62,8 @@ class FlashAttention:
         outputs = {"out": _host(out)}
         if further and further[0] is not None:
             # Version 2 stores +inf for a row that sees no key, for its own backward (flash_fwd_kernel.h, INFINITY).
-            outputs["lse"] = np.where(blind_rows(call.problem), np.float32(-np.inf), _host(further[0].float()))
+            lse = _host(further[0]).astype(np.float32)
+            outputs["lse"] = np.where(blind_rows(call.problem), np.float32(-np.inf), lse)
         if call.backward:
             gradients = torch.autograd.grad(out, operands, to_device(call.arrays["dout"]), materialize_grads=True)
             outputs |= {f"d{name}": _host(gradient) for name, gradient in zip("qkv", gradients, strict=True)}
@@ -72,7 +73,7 @@ class FlashAttention:
 
 
 def _host(tensor: Any) -> Array:
-    return contiguous(to_array(tensor.detach().cpu()))
+    return contiguous(to_host(tensor))
 
 
 def _ragged(call: Call) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import numpy as np
 
 from verify.candidate import Call, RefusedError, Reply, Route, contiguous
 from verify.candidates.cuda_contracts import HALF, fused_arithmetic, fused_contract
-from verify.candidates.torch_arrays import to_array
-from verify.candidates.torch_device import gpu_missing, to_device
+from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 from verify.contract import Contract
 
 _FUSED = fused_contract(
@@ -38,6 +37,7 @@ class FlashInferAttention:
         missing = find_spec("flashinfer") is None
         return "flashinfer not installed (pip install flashinfer-python)" if missing else gpu_missing()
 
+    @on_torch_streams
     def run(self, call: Call) -> Reply:
         """out and lse of the call."""
         reason = self.contract.capabilities.refusal(call.problem)
@@ -63,8 +63,8 @@ class FlashInferAttention:
             )
             for sequence in range(p.batch)
         ]
-        out = to_array(torch.stack([pair[0] for pair in pairs]).cpu())
-        base_2 = to_array(torch.stack([pair[1] for pair in pairs]).float().cpu())
+        out = to_host(torch.stack([pair[0] for pair in pairs]))
+        base_2 = to_host(torch.stack([pair[1] for pair in pairs]).float())
         lse = contiguous(base_2.swapaxes(1, 2) * np.float32(math.log(2.0)))
         details = {"flashinfer": str(flashinfer.__version__), "device": torch.cuda.get_device_name()}
         return Reply(

@@ -12,9 +12,8 @@ import numpy as np
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
 from verify.candidates.cuda_contracts import fused_contract
 from verify.candidates.masks import blind_rows, keep_mask
-from verify.candidates.torch_arrays import to_array
 from verify.candidates.torch_contracts import MATH as MATH_ON_CPU
-from verify.candidates.torch_device import gpu_missing, to_device
+from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 from verify.contract import Contract
 
 _OPERATORS = {
@@ -50,6 +49,7 @@ class TorchCudaSdpa:
         """Why torch has no CUDA device, or None."""
         return gpu_missing()
 
+    @on_torch_streams
     def run(self, call: Call) -> Reply:
         """Outputs of the call; RefusedError where the backend declines, with torch's reason."""
         reason = self.contract.capabilities.refusal(call.problem)
@@ -66,7 +66,7 @@ class TorchCudaSdpa:
         outputs = {"out": _rows_first(out)}
         if "lse" in self.contract.capabilities.outputs:
             # The kernel stores +inf for a row that sees no key, for its own backward (flash_fwd_kernel.h, INFINITY).
-            outputs["lse"] = np.where(blind_rows(call.problem), np.float32(-np.inf), to_array(lse.float().cpu()))
+            outputs["lse"] = np.where(blind_rows(call.problem), np.float32(-np.inf), to_host(lse).astype(np.float32))
         if call.backward:
             dout = to_device(call.arrays["dout"]).transpose(1, 2)
             gradients = torch.autograd.grad(out, operands, dout, materialize_grads=True)
@@ -124,7 +124,7 @@ class TorchCudaSdpa:
 
 
 def _rows_first(tensor: Any) -> Array:
-    return contiguous(to_array(tensor.detach().transpose(1, 2).cpu()))
+    return contiguous(to_host(tensor.transpose(1, 2)))
 
 
 def build_flash() -> TorchCudaSdpa:

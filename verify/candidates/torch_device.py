@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
-from verify.candidate import Array
+from verify.candidate import Array, Call, Reply
+from verify.candidates.device_streams import DELAY_CYCLES, StreamDevice, arrive, poison_of, read, run_probed
+from verify.candidates.torch_arrays import to_array
 from verify.dtypes import BF16
+
+Adapter = TypeVar("Adapter")
 
 ALIGNMENT = 256
 """Addresses modulo this many bytes are kept: what vector loads, TMA descriptors and the allocator count in."""
@@ -39,11 +46,79 @@ def to_device(array: Array, device: str = "cuda") -> Any:
     low, high = np.lib.array_utils.byte_bounds(array)
     slack = low % ALIGNMENT
     source = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
-    memory = torch.empty(slack + high - low, dtype=torch.uint8, device=device)
-    # A copy of our own: torch warns about memory that is not writable, and the call's memory may be protected.
-    memory[slack:].copy_(torch.from_numpy(source.copy()))
+
+    def upload() -> Any:
+        memory = torch.empty(slack + high - low, dtype=torch.uint8, device=device)
+        # A copy of our own: torch warns about memory that is not writable, and the call's memory may be protected.
+        memory[slack:].copy_(torch.from_numpy(source.copy()))
+        return memory
+
+    memory = arrive(upload, poison_of(array.dtype))
     start = slack + array.__array_interface__["data"][0] - low
     whole = memory[start % array.itemsize :]
     elements = whole[: whole.numel() // array.itemsize * array.itemsize].view(kind)
     strides = [stride // array.itemsize for stride in array.strides]
     return elements.as_strided(array.shape, strides, elements.storage_offset() + start // array.itemsize)
+
+
+def to_host(tensor: Any) -> Array:
+    """A result on the host, as it is when the current stream is done."""
+    return read(lambda: to_array(tensor.detach().cpu().resolve_conj().resolve_neg()))
+
+
+class TorchStreams:
+    """torch's CUDA streams for one call under a probe (verify.candidates.device_streams)."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        # torch makes its streams with cudaStreamNonBlocking: they do not wait for the legacy default stream.
+        self._own, self._side = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def own(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._cuda.stream(self._own)
+        return context
+
+    @contextmanager
+    def side(self) -> Iterator[None]:
+        with self._cuda.stream(self._side):
+            yield
+        self._side.synchronize()
+
+    def poisoned(self, memory: Any, byte: int) -> Any:
+        return memory.new_full(memory.shape, byte)
+
+    def delay(self) -> None:
+        self._cuda._sleep(DELAY_CYCLES)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def mark(self) -> Callable[[], bool]:
+        event = self._cuda.Event()
+        event.record()
+        query: Callable[[], bool] = event.query
+        return query
+
+    def finish(self) -> None:
+        self._own.synchronize()
+
+    def finish_all(self) -> None:
+        self._cuda.synchronize()
+
+
+def torch_streams() -> StreamDevice | None:
+    """Streams for a probe, or None where torch has no CUDA device."""
+    return TorchStreams() if gpu_missing() is None else None
+
+
+def on_torch_streams(run: Callable[[Adapter, Call], Reply]) -> Callable[[Adapter, Call], Reply]:
+    """A candidate's `run` that takes its inputs by `to_device` and reads its results by `to_host`, under probes too."""
+
+    @wraps(run)
+    def probed(self: Adapter, call: Call) -> Reply:
+        device = torch_streams() if call.probe_order else None
+        return run_probed(call, device, lambda: run(self, call))
+
+    return probed

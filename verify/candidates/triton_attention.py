@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 from verify.candidate import Call, RefusedError, Reply, Route
 from verify.candidates.masks import diagonal_offset
-from verify.candidates.torch_arrays import to_array, to_tensor
-from verify.candidates.torch_device import gpu_missing, to_device
+from verify.candidates.torch_arrays import to_tensor
+from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 from verify.contract import Arithmetic, Capabilities, Contract
 
 ROWS, KEYS = 32, 32
@@ -58,6 +58,7 @@ class TritonAttention:
             return "triton not installed (pip install triton)"
         return None if _interpreted() else gpu_missing()
 
+    @on_torch_streams
     def run(self, call: Call) -> Reply:
         """out and lse of the call."""
         reason = self.contract.capabilities.refusal(call.problem)
@@ -88,7 +89,7 @@ class TritonAttention:
             )
         device = "cpu (interpreter)" if _interpreted() else torch.cuda.get_device_name()
         details = {"triton": str(triton.__version__), "torch": str(torch.__version__), "device": device}
-        outputs = {"out": to_array(out.cpu()), "lse": to_array(lse.cpu())}
+        outputs = {"out": to_host(out), "lse": to_host(lse)}
         return Reply(outputs=outputs, route=Route(backend="triton", details=details))
 
 

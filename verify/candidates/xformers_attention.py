@@ -7,8 +7,7 @@ from typing import Any
 
 from verify.candidate import Call, RefusedError, Reply, Route, contiguous
 from verify.candidates.cuda_contracts import fused_contract
-from verify.candidates.torch_arrays import to_array
-from verify.candidates.torch_device import gpu_missing, to_device
+from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 
 CONTRACT = fused_contract(
     frozenset({"causal", "causal_topleft"}), outputs=frozenset({"out", "dq", "dk", "dv"}), head_dim_multiple=8
@@ -26,6 +25,7 @@ class XformersAttention:
         """Missing package or device, or None."""
         return gpu_missing() if find_spec("xformers") is not None else "xformers not installed (pip install xformers)"
 
+    @on_torch_streams
     def run(self, call: Call) -> Reply:
         """out and gradients of the call."""
         reason = self.contract.capabilities.refusal(call.problem)
@@ -45,7 +45,7 @@ class XformersAttention:
         if call.backward:
             gradients = torch.autograd.grad(out, operands, to_device(call.arrays["dout"]), materialize_grads=True)
             results |= {f"d{name}": gradient for name, gradient in zip("qkv", gradients, strict=True)}
-        outputs = {name: contiguous(to_array(tensor.detach().cpu())) for name, tensor in results.items()}
+        outputs = {name: contiguous(to_host(tensor)) for name, tensor in results.items()}
         details = {"xformers": str(xformers.__version__), "device": torch.cuda.get_device_name()}
         return Reply(outputs=outputs, route=Route(backend="cutlass", details=details))
 

@@ -97,6 +97,8 @@ class Worker:
             backward=request.backward,
             with_dlse=request.with_dlse,
             seed=request.seed,
+            probe_order=request.probe_order,
+            splits=request.splits,
         )
         answer = execute(self._candidate, call, _ANYTHING)
         if answer.reply is None:

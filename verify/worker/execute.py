@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from verify.candidate import Array, Call, Candidate, KernelFaultError, RefusedError, Reply, Route
+from verify.candidates.device_streams import settled
 from verify.candidates.user import UserCodeError
 from verify.errors import UsageError
 from verify.verdict import Status
@@ -62,7 +63,8 @@ def execute(candidate: Candidate, call: Call, catch: tuple[type[BaseException], 
     """Run one call; exceptions of the kinds in `catch` become answers."""
     before = _global_state()
     try:
-        answer = Answer(status=Status.PASS, reply=_checked(candidate.run(call)))
+        reply = _checked(candidate.run(call))
+        answer = Answer(status=Status.PASS, reply=settled(reply) if call.probe_order else reply)
     except catch as error:
         answer = describe(error)
     return replace(answer, notes=_restore(before))

@@ -192,6 +192,8 @@ class ProcessSession:
             backward=call.backward,
             with_dlse=call.with_dlse,
             seed=call.seed,
+            probe_order=call.probe_order,
+            splits=call.splits,
         )
         started = time.perf_counter()
         answer = self._converse(worker, encode_frame(request), nonce, self._timeout_s, "a call")

@@ -67,6 +67,8 @@ class Request:
     backward: bool
     with_dlse: bool
     seed: int
+    probe_order: bool = False
+    splits: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

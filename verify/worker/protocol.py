@@ -90,6 +90,8 @@ class Request(msgspec.Struct, tag="call", frozen=True, kw_only=True, forbid_unkn
     backward: bool
     with_dlse: bool
     seed: int
+    probe_order: bool = False
+    splits: int = 0
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

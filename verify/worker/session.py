@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -66,9 +66,7 @@ class InProcessSession:
         layout = layout_inputs(call.arrays)
         write_inputs(layout, self._arena)
         arrays = {spec.name: view_input(spec, self._arena) for spec in layout.specs}
-        private = Call(
-            problem=call.problem, arrays=arrays, backward=call.backward, with_dlse=call.with_dlse, seed=call.seed
-        )
+        private = replace(call, arrays=arrays)
         started = time.perf_counter()
         # KeyboardInterrupt is not the candidate's here: it is the user's Ctrl-C
         answer = execute(self._candidate, private, (Exception, SystemExit))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from kernels.backend import Module
 from kernels.cpu_backend import Buffer, Build, cache_dir, compile_module, guarded_array
 from verify.candidate import Array, Call, KernelFaultError, RefusedError, Reply, Route, output_shapes
 from verify.candidates.cuda import DEVICE_VARIABLE, fault_status
+from verify.candidates.device_streams import StreamDevice, arrive, poison_of, read, run_probed
 from verify.dtypes import BF16, float_format
 from verify.registration import CudaSource, Launch
 from verify.registration.cuda_source import FLOATS, INPUTS, evaluate, read_description, size_names
@@ -69,6 +71,15 @@ class CudaSourceCandidate:
             reason = "no backward is described"
         if reason is not None:
             raise RefusedError(reason)
+        streams: StreamDevice | None = None
+        if call.probe_order and _on_gpu():
+            from verify.candidates.cuda_gpu import CupyStreams
+
+            streams = CupyStreams()
+        return run_probed(call, streams, lambda: self._run(call))
+
+    def _run(self, call: Call) -> Reply:
+        described = self._described
         names = size_names(call.problem)
         device: _Device = _Gpu() if _on_gpu() else _Cpu(described.checked)
         for name in INPUTS:
@@ -149,7 +160,8 @@ class _Gpu:
 
     def put(self, name: str, array: Array, *, writable: bool) -> None:
         bits = array.view(_BITS) if array.dtype == BF16.numpy_dtype else array
-        self._held[name] = (self._cupy.asarray(bits), array.dtype)
+        upload = partial(self._cupy.asarray, bits)
+        self._held[name] = (arrive(upload, None if writable else poison_of(array.dtype)), array.dtype)
 
     def launch(self, module: Module, launch: Launch, names: Mapping[str, int], floats: Mapping[str, float]) -> None:
         grid, block = (_extents(sizes, names) for sizes in (launch.grid, launch.block))
@@ -167,8 +179,7 @@ class _Gpu:
 
     def get(self, name: str) -> Array:
         held, dtype = self._held[name]
-        array: Array = self._cupy.asnumpy(held)
-        return array.view(dtype)
+        return read(lambda: self._cupy.asnumpy(held)).view(dtype)
 
     def _argument(self, name: str, names: Mapping[str, int], floats: Mapping[str, float]) -> Any:
         if name in floats:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from verify.candidate import Call, KernelFaultError, RefusedError, Reply, Route, output_shapes
+from verify.candidates.device_streams import run_probed
 from verify.candidates.user.worlds import World, make_world, world_missing
 from verify.registration import GRADIENTS, Declaration, argument_names
 from verify.verdict import Status
@@ -49,8 +50,13 @@ class FunctionCandidate:
             raise RefusedError(reason)
         if self._world is None:
             self._world = make_world(self._declared.arrays)
-        outputs = _Exchange(self._declared, call, self._world).outputs()
-        return Reply(outputs=outputs, route=Route(backend=self.name, details=self._world.facts()))
+        world = self._world
+
+        def exchange() -> Reply:
+            outputs = _Exchange(self._declared, call, world).outputs()
+            return Reply(outputs=outputs, route=Route(backend=self.name, details=world.facts()))
+
+        return run_probed(call, world.streams() if call.probe_order else None, exchange)
 
 
 class _Exchange:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from verify.candidate import Array
-from verify.candidates.torch_arrays import to_array, to_tensor, torch_missing
+from verify.candidates.device_streams import StreamDevice
+from verify.candidates.torch_arrays import to_tensor, torch_missing
 from verify.dtypes import BF16, float_format
 
 DEVICE_VARIABLE = "ATTN_VERIFY_DEVICE"
@@ -37,6 +38,9 @@ class World(Protocol):
     def facts(self) -> dict[str, str]:
         """Versions and device, for the route."""
 
+    def streams(self) -> StreamDevice | None:
+        """GPU streams for a call under a probe; None on the CPU."""
+
 
 class NumpyWorld:
     """NumPy arrays as they are."""
@@ -55,6 +59,9 @@ class NumpyWorld:
 
     def facts(self) -> dict[str, str]:
         return {"numpy": np.__version__, "device": "cpu"}
+
+    def streams(self) -> None:
+        """None: NumPy has no streams."""
 
 
 class TorchWorld:
@@ -86,13 +93,22 @@ class TorchWorld:
 
         if not isinstance(value, torch.Tensor):
             return value
-        return to_array(value.detach().cpu().resolve_conj().resolve_neg())
+        from verify.candidates.torch_device import to_host
+
+        return to_host(value)
 
     def facts(self) -> dict[str, str]:
         import torch
 
         name = "cpu" if self.device == "cpu" else torch.cuda.get_device_name(self.device)
         return {"torch": str(torch.__version__), "device": name}
+
+    def streams(self) -> StreamDevice | None:
+        if self.device == "cpu":
+            return None
+        from verify.candidates.torch_device import torch_streams
+
+        return torch_streams()
 
 
 class CupyWorld:
@@ -122,6 +138,9 @@ class CupyWorld:
 
     def facts(self) -> dict[str, str]:
         return self._machine.details()
+
+    def streams(self) -> StreamDevice | None:
+        return self._machine.streams()
 
 
 def world_missing(arrays: str) -> str | None:
