@@ -20,6 +20,7 @@ _FACTOR = re.compile(r"got = (\S+) x expected")
 
 CAUSES: Mapping[str, str] = {
     "inputs": "inputs are overwritten by the kernel",
+    "stream": "work on another stream than the current one, or in a thread, that the call does not wait for",
     "race": "missing barrier, or two threads update one value",
     "memory": "access outside of a tensor, or memory read before it is written",
     "unwritten": "output not written: launch skipped, grid too small, early return, or padding left as it was",
@@ -192,6 +193,7 @@ def _suspected_in_gradients(cause: str) -> Rule:
 
 SYMPTOMS: tuple[tuple[str, Rule], ...] = (
     ("inputs", lambda e: e.has_status(Status.MUTATED_INPUT)),
+    ("stream", lambda e: e.fails("streams", "deferred") and e.has_status(Status.RACE)),
     ("race", lambda e: e.has_status(Status.RACE)),
     ("unwritten", _unwritten),
     ("memory", lambda e: e.has_status(Status.OUT_OF_BOUNDS, Status.CRASH, Status.HANG, Status.UNWRITTEN)),

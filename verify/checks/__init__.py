@@ -16,13 +16,16 @@ from verify.checks.replay import DECLARED_ARITHMETIC
 from verify.checks.sensitivity import SENSITIVITY
 from verify.checks.sequence import SEQUENCE
 from verify.checks.special_values import SPECIAL_VALUES
+from verify.checks.streams import DEFERRED, STREAMS
 from verify.errors import require
 
 DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER, POISON, SPECIAL_VALUES)
 """Cheap enough for every case: at most six more calls and no bounds beside those of the case itself."""
 SEVERAL_CALLS = (PROBES, INVARIANCE, METAMORPHIC, SENSITIVITY, SEQUENCE, DECLARED_ARITHMETIC)
 """Several calls with changed inputs, most of them with bounds of their own: asked for by name, or as `all`."""
-CHECKS = {check.name: check for check in (*DEFAULT, *SEVERAL_CALLS)}
+ORDER = (STREAMS, DEFERRED)
+"""They wait for late work, so they cost time on the clock: asked for by name, or as `all`."""
+CHECKS = {check.name: check for check in (*DEFAULT, *SEVERAL_CALLS, *ORDER)}
 ALL = "all"
 
 
@@ -35,4 +38,4 @@ def select_checks(names: tuple[str, ...]) -> tuple[Check, ...]:
     return tuple(check for name, check in CHECKS.items() if ALL in names or name in names)
 
 
-__all__ = ["ALL", "CHECKS", "DEFAULT", "SEVERAL_CALLS", "Check", "select_checks"]
+__all__ = ["ALL", "CHECKS", "DEFAULT", "ORDER", "SEVERAL_CALLS", "Check", "select_checks"]

@@ -69,6 +69,10 @@ class CaseRun:
     facts: CaseFacts
     contract: Contract
     session: Session
+    probe_order: bool = False
+    """Every call asks for evidence of the order of its work."""
+    splits: int = 0
+    """Parts into which every call asks the range of keys to be split; 0 = as the candidate likes."""
     candidate_ms: float = 0.0
     _outcomes: dict[bool, Outcome] = field(default_factory=dict)
     _own_facts: CaseFacts | None = None
@@ -139,6 +143,8 @@ class CaseRun:
             backward=backward,
             with_dlse=backward and dlse,
             seed=self.case.seed,
+            probe_order=self.probe_order,
+            splits=self.splits,
         )
         outcome = self.session.call(call)
         self.candidate_ms += outcome.duration_ms

@@ -1,0 +1,71 @@
+"""What the stream checks must say of honest candidates and of impostors on a GPU, and how one of them is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.gpu import stream_impostors as impostors
+from tests.meta.running import case_of, finding_of
+from verify.candidate import Candidate
+from verify.candidates import load
+from verify.verdict import Finding, Status
+
+PASS, RACE = (Status.PASS,), (Status.RACE,)
+SHAPE = {"batch": 2, "seqlen_q": 128, "seqlen_k": 128, "nheads": 2, "head_dim": 64}
+Build = Callable[[], Candidate]
+
+HONEST: Mapping[str, tuple[Build, str]] = {
+    **{
+        name: (lambda name=name: load(name), dtype)
+        for name, dtype in {
+            "torch_cuda_flash": "bf16",
+            "torch_cuda_efficient": "bf16",
+            "torch_cuda_cudnn": "bf16",
+            "torch_cuda_math": "fp32",
+            "triton_attention": "bf16",
+            "cuda_textbook": "fp32",
+            "cuda_tiled": "fp32",
+        }.items()
+    },
+    **{
+        function.__name__: (lambda function=function: impostors.function_candidate(function), "fp32")
+        for function in (impostors.torch_honest, impostors.torch_honest_side_stream, impostors.cupy_honest)
+    },
+}
+"""Name -> how it is made, and the dtype of its case."""
+
+MISPLACED: Mapping[str, tuple[Build, str]] = {
+    **{
+        function.__name__: (lambda function=function: impostors.function_candidate(function), "fp32")
+        for function in (
+            impostors.torch_on_default_stream,
+            impostors.torch_on_own_stream,
+            impostors.torch_backward_on_default_stream,
+            impostors.cupy_on_null_stream,
+        )
+    },
+    "torch_cuda_flash misplaced": (lambda: impostors.torch_misplaced("torch_cuda_flash"), "bf16"),
+    "triton_attention misplaced": (lambda: impostors.torch_misplaced("triton_attention"), "bf16"),
+    "cuda_tiled misplaced": (lambda: impostors.MisplacedKernel("cuda_tiled"), "fp32"),
+}
+
+DEFERRED: Mapping[str, tuple[Build, str]] = {
+    function.__name__: (lambda function=function: impostors.function_candidate(function), "fp32")
+    for function in (impostors.torch_deferred, impostors.torch_in_thread, impostors.cupy_deferred)
+}
+
+EXPECTATIONS: tuple[tuple[str, Build, str, str, tuple[Status, ...]], ...] = (
+    *((name, *made, check, PASS) for name, made in HONEST.items() for check in ("streams", "deferred")),
+    *((name, *made, "streams", RACE) for name, made in MISPLACED.items()),
+    *((name, *made, check, RACE) for name, made in DEFERRED.items() for check in ("streams", "deferred")),
+)
+"""(name, how it is made, dtype, check, statuses that are right)."""
+
+
+def finding_on_gpu(build: Build, dtype: str, check: str) -> Finding | str:
+    """What the check says, or why the candidate cannot run here."""
+    candidate = build()
+    missing = candidate.unavailable()
+    fields: dict[str, Any] = dict(SHAPE)
+    return missing if missing is not None else finding_of(check, candidate, case_of(dtype=dtype, **fields))
