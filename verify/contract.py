@@ -111,6 +111,10 @@ class Capabilities:
     """In-range keys hidden by a mask may hold NaN without effect."""
     deterministic: bool = True
     """Repeated calls give the same bits."""
+    split_counts: tuple[int, ...] = ()
+    """Parts into which it can be told to split the range of keys (split-KV); empty = it takes no such number."""
+    splits_bitwise: bool = False
+    """Every number of splits gives the same bits."""
 
     def __post_init__(self) -> None:
         unknown = sorted(self.features - OPTIONAL_FEATURES)
@@ -119,6 +123,11 @@ class Capabilities:
         require(not unknown, "required", unknown, "names out of features")
         unknown = sorted(self.outputs - set(OUTPUT_NAMES))
         require(not unknown, "outputs", unknown, "names out of " + ", ".join(OUTPUT_NAMES))
+        require(all(n >= 1 for n in self.split_counts), "split_counts", self.split_counts, "integers >= 1")
+
+    def splits_refusal(self, splits: int) -> str | None:
+        """Why it cannot be told this number of splits, or None; 0 = as it likes."""
+        return f"{splits} splits not declared" if splits and splits not in self.split_counts else None
 
     def refusal(self, problem: AttentionProblem) -> str | None:
         """Why the problem lies outside what is declared, or None when it is inside."""

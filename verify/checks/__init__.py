@@ -16,12 +16,23 @@ from verify.checks.replay import DECLARED_ARITHMETIC
 from verify.checks.sensitivity import SENSITIVITY
 from verify.checks.sequence import SEQUENCE
 from verify.checks.special_values import SPECIAL_VALUES
+from verify.checks.split_count import SPLIT_COUNT
+from verify.checks.split_merge import SPLIT_MERGE
 from verify.checks.streams import DEFERRED, STREAMS
 from verify.errors import require
 
 DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER, POISON, SPECIAL_VALUES)
 """Cheap enough for every case: at most six more calls and no bounds beside those of the case itself."""
-SEVERAL_CALLS = (PROBES, INVARIANCE, METAMORPHIC, SENSITIVITY, SEQUENCE, DECLARED_ARITHMETIC)
+SEVERAL_CALLS = (
+    PROBES,
+    INVARIANCE,
+    METAMORPHIC,
+    SPLIT_MERGE,
+    SPLIT_COUNT,
+    SENSITIVITY,
+    SEQUENCE,
+    DECLARED_ARITHMETIC,
+)
 """Several calls with changed inputs, most of them with bounds of their own: asked for by name, or as `all`."""
 ORDER = (STREAMS, DEFERRED)
 """They wait for late work, so they cost time on the clock: asked for by name, or as `all`."""

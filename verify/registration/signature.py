@@ -39,7 +39,7 @@ FEATURE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "paged": ("seqlens_k", "page_table"),
 }
 """Feature -> the arguments without which a function cannot have it; gqa and dv show in shapes alone."""
-PLAIN_ARGUMENTS = ("q", "k", "v", "softmax_scale", "max_seqlen_q", "max_seqlen_k", "seed")
+PLAIN_ARGUMENTS = ("q", "k", "v", "softmax_scale", "max_seqlen_q", "max_seqlen_k", "seed", "num_splits")
 FORWARD_BUFFERS = ("out", "lse")
 GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
 BACKWARD_ARGUMENTS = ("out", "lse", "dout", "dlse", *GRADIENTS)

@@ -38,11 +38,13 @@ CAPABILITIES = Capabilities(
 class NumpyTiled:
     """Tiled online-softmax attention in NumPy with selectable rounding points; its contract is those points."""
 
-    def __init__(self, schemes: Mapping[str, Scheme], name: str = "numpy_tiled") -> None:
+    def __init__(
+        self, schemes: Mapping[str, Scheme], name: str = "numpy_tiled", *, split_counts: tuple[int, ...] = ()
+    ) -> None:
         self.name = name
         self.schemes = dict(schemes)
         arithmetic = {dtype: scheme.arithmetic for dtype, scheme in self.schemes.items()}
-        capabilities = replace(CAPABILITIES, dtypes=frozenset(self.schemes))
+        capabilities = replace(CAPABILITIES, dtypes=frozenset(self.schemes), split_counts=split_counts)
         self.contract = Contract(capabilities=capabilities, arithmetic=arithmetic)
 
     def unavailable(self) -> str | None:
@@ -57,7 +59,8 @@ class NumpyTiled:
         RefusedError
             The problem is not declared.
         """
-        reason = self.contract.capabilities.refusal(call.problem)
+        able = self.contract.capabilities
+        reason = able.refusal(call.problem) or able.splits_refusal(call.splits)
         if reason is not None:
             raise RefusedError(reason)
         scheme = self.schemes[call.problem.dtype]
@@ -65,7 +68,7 @@ class NumpyTiled:
         # Overflow, underflow and NaN are results here, to be judged by the caller, not events to warn about.
         with np.errstate(all="ignore"):
             for part in sequences(call):
-                state = forward(part, scheme)
+                state = forward(part, scheme, call.splits or 1)
                 outputs.add_forward(part, state)
                 if call.backward:
                     outputs.add_gradients(part, backward(part, state, scheme))

@@ -29,17 +29,21 @@ class ForwardState:
     """Sum of the exponentials, sink included, (b, h, seqlen_q)."""
 
 
-def forward(part: Sequences, scheme: Scheme) -> ForwardState:
-    """out and lse with the roundings of the scheme."""
+def forward(part: Sequences, scheme: Scheme, splits: int = 1) -> ForwardState:
+    """out and lse with the roundings of the scheme; runs of key tiles, `splits` of them, are joined at the end."""
     scorer = Scorer(part, scheme)
     values = per_query_head(part.v, part.problem.group)
     shape = (*part.q.shape[:2], part.seqlen_q)
     accumulator = np.zeros((*shape, values.shape[-1]), dtype=np.float32)
     maximum, total = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
     for rows in scheme.row_tiles(part.seqlen_q):
-        tile = _RowTile(part, scheme, scorer, values, rows)
-        for keys in scheme.key_tiles(part.seqlen_k):
-            tile.add(keys)
+        tile, *others = (_RowTile(part, scheme, scorer, values, rows) for _ in range(splits))
+        tiles = scheme.key_tiles(part.seqlen_k)
+        for index, run in enumerate((tile, *others)):
+            for keys in tiles[index * len(tiles) // splits : (index + 1) * len(tiles) // splits]:
+                run.add(keys)
+        for other in others:
+            tile.join(other)
         accumulator[..., rows, :] = tile.finish()
         maximum[..., rows], total[..., rows] = tile.maximum, tile.total
     with np.errstate(divide="ignore"):
@@ -83,6 +87,15 @@ class _RowTile:
             # What is stored between tiles is the normalised out, as in FlashAttention-1.
             stored = round_to(self._accumulator * reciprocal(self.total)[..., None], self._scheme.out_format)
             self._accumulator = stored * np.where(self.total == 0, np.float32(1), self.total)[..., None]
+
+    def join(self, other: _RowTile) -> None:
+        """Takes in what another run of key tiles gathered (FlashDecoding); at most one of the two is rescaled."""
+        joined = np.maximum(self.maximum, other.maximum)
+        finite = np.where(joined == -np.inf, np.float32(0), joined)
+        own, others = (self._scorer.rescale(run.maximum, finite) for run in (self, other))
+        self.maximum = joined
+        self.total = self.total * own + other.total * others
+        self._accumulator = self._accumulator * own[..., None] + other._accumulator * others[..., None]
 
     def finish(self) -> F32:
         """Normalised accumulator; `maximum` becomes natural, and both it and `total` take in the sink."""

@@ -15,6 +15,9 @@ from verify.errors import require
 TILE = 64
 """Rows and keys of a tile: small enough that short test sequences already span several."""
 
+SPLIT_COUNTS = (1, 2, 3, 8)
+"""Splits that the variant `split` takes: fewer and more than a short sequence has tiles, and one that divides none."""
+
 Change = Callable[[Scheme], Scheme]
 
 
@@ -96,6 +99,7 @@ VARIANTS: dict[str, Change] = {
     "lazy": _lazy,
     "reverse": lambda scheme: replace(scheme, key_order="reverse"),
     "tile16": _arithmetic(tile_q=16, tile_k=16),
+    "split": _arithmetic(tile_q=16, tile_k=16),
     "one_tile": _arithmetic(tile_q=0, tile_k=0),
     "p_fp32": _arithmetic(probs_dtype="fp32", probs_backward_dtype="fp32", dscores_dtype="fp32"),
     "l_rounded": _arithmetic(sum_rounded_probs=True),
@@ -120,4 +124,5 @@ def build(variant: str = "default") -> NumpyTiled:
     """
     require(variant in VARIANTS, "variant", variant, "one of " + ", ".join(VARIANTS))
     schemes = {storage: VARIANTS[variant](default_scheme(storage)) for storage in STORAGE_DTYPES}
-    return NumpyTiled(schemes, name="numpy_tiled" if variant == "default" else f"numpy_tiled:{variant}")
+    name = "numpy_tiled" if variant == "default" else f"numpy_tiled:{variant}"
+    return NumpyTiled(schemes, name=name, split_counts=SPLIT_COUNTS if variant == "split" else ())

@@ -46,6 +46,7 @@ class FunctionCandidate:
         reason = self.contract.capabilities.refusal(call.problem)
         if reason is None and call.backward and not self._declared.backward_returns:
             reason = "no backward is declared"
+        reason = reason or self.contract.capabilities.splits_refusal(call.splits)
         if reason is not None:
             raise RefusedError(reason)
         if self._world is None:
@@ -156,6 +157,8 @@ def _numbers(call: Call) -> dict[str, Any]:
         "max_seqlen_k": p.seqlen_k,
         "seed": call.seed,
     }
+    if call.splits:
+        values["num_splits"] = call.splits
     if p.dropout_p > 0:
         values["dropout_p"] = p.dropout_p
     if p.pattern == "block_sparse":
