@@ -98,6 +98,14 @@ def fuzz(**options: Any) -> None:
 @cli.command()
 @click.option("--profile", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
 @click.option("--mutants", "pattern", default="", help="Only mutants and impostors whose name contains this text.")
+@click.option(
+    "--only",
+    type=click.Choice(["hunts", "honesty", "rules"]),
+    multiple=True,
+    help="Run this part; the others stay as OUT holds them, where the same sources made them. Repeatable.",
+)
+@click.option("--honest-checks", type=int, default=None, help="Honest case-checks; quick 800, full 100000.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the honest cases.")
 @click.option("--jobs", default=min(os.cpu_count() or 1, 16), show_default="cores, at most 16", help="Processes.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("attn-verify-selftest"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout, nothing else.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,17 @@ from verify.detection.bench import Prepared
 from verify.detection.campaign import MUTANT, PROFILES, Stage, build_honest, build_target, run_campaign, targets
 from verify.detection.cases import scoring_cases
 from verify.detection.duel import duel, rings
-from verify.detection.honesty import honesty_campaign
+from verify.detection.honesty import Honesty, honesty_campaign
 from verify.detection.hunt import Hunt
 from verify.detection.page import markdown
 from verify.detection.score import duel_summary, honesty_summary, score
+from verify.detection.sources import sources_digest
 from verify.errors import require
 
 TIMEOUT_S = 300.0
+PARTS = ("hunts", "honesty", "rules")
+PROGRESS_S = 10.0
+"""Seconds between two lines about the honest case-checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,52 +38,152 @@ class Effort:
 
     needed: float
     """Share of the counted mutants that must be killed."""
-    honest_cases: int
-    """Cases of each dtype in the false-alarm campaign."""
-    honest_grid: str
+    honest_checks: int
+    """Case-checks of the false-alarm campaign."""
     rule_cases: int
     """Cases on which the rules of others are measured."""
     rule_dtypes: tuple[str, ...]
 
 
 EFFORTS = {
-    "quick": Effort(needed=0.85, honest_cases=4, honest_grid="quick", rule_cases=0, rule_dtypes=()),
-    "full": Effort(needed=0.97, honest_cases=560, honest_grid="full", rule_cases=24, rule_dtypes=("fp32", "bf16")),
+    "quick": Effort(needed=0.85, honest_checks=800, rule_cases=0, rule_dtypes=()),
+    "full": Effort(needed=0.97, honest_checks=100_000, rule_cases=24, rule_dtypes=("fp32", "bf16")),
 }
 
 
-def selftest_command(*, profile: str, pattern: str, jobs: int, out: Path, as_json: bool) -> bool:
+@dataclass(slots=True, kw_only=True)
+class SelfTest:
+    """One run of the command: what was asked for, and the summary as it grows."""
+
+    profile: str
+    names: tuple[str, ...]
+    jobs: int
+    seed: int
+    honest_checks: int
+    console: Console
+    summary: dict[str, Any]
+    _said_at: float = field(default_factory=time.perf_counter)
+
+    def hunts(self) -> None:
+        """Hunt the mutants and impostors; an interrupted hunt leaves what it has."""
+        found: dict[str, Hunt] = {}
+
+        def keep(hunt: Hunt) -> None:
+            found[hunt.name] = hunt
+            _say_hunt(self.console, hunt)
+
+        try:
+            run_campaign(
+                self.names,
+                PROFILES[self.profile],
+                jobs=self.jobs,
+                on_bench=partial(_say_bench, self.console),
+                on_hunt=keep,
+            )
+        finally:
+            self.summary["hunts"] = score([found[name] for name in self.names if name in found])
+            self.summary["hunts"]["not_hunted"] = [name for name in self.names if name not in found]
+
+    def honesty(self) -> None:
+        """Look for false alarms."""
+        found = honesty_campaign(
+            case_checks=self.honest_checks, jobs=self.jobs, seed=self.seed, on_answer=self._say_progress
+        )
+        self.summary["honesty"] = honesty_summary(found)
+        if found.ended == "interrupted":
+            raise KeyboardInterrupt
+
+    def rules(self) -> None:
+        """Put the rules of others beside the derived bounds."""
+        effort = EFFORTS[self.profile]
+        self.summary["rules"] = {
+            dtype: _rules(self.names, dtype, effort.rule_cases, self.jobs) for dtype in effort.rule_dtypes
+        }
+
+    def _say_progress(self, so_far: Honesty) -> None:
+        now = time.perf_counter()
+        if now - self._said_at >= PROGRESS_S:
+            self._said_at = now
+            self.console.print(
+                f"honest: {so_far.case_checks} of {so_far.wanted} case-checks, {len(so_far.alarms)} false alarms, "
+                f"{len(so_far.known)} known deviations",
+                highlight=False,
+            )
+
+
+def selftest_command(
+    *,
+    profile: str,
+    pattern: str,
+    jobs: int,
+    out: Path,
+    as_json: bool,
+    only: tuple[str, ...] = (),
+    seed: int = 0,
+    honest_checks: int | None = None,
+) -> bool:
     """Hunt mutants and impostors, look for false alarms, write the result to OUT; say whether anything is wrong.
 
-    Wrong is: too few mutants killed, an impostor alive, a false alarm, or a mutant that does not build.
+    Wrong is: too few mutants killed, an impostor alive, a false alarm, fewer honest case-checks than asked for, or a
+    mutant that does not build. With `only`, the other parts are taken from OUT where the same sources made them.
 
     Raises
     ------
     UsageError
-        Unknown profile, no matching name, or fewer than one job.
+        Unknown profile or part, no matching name, fewer than one job or case-check, or a negative seed.
+    KeyboardInterrupt
+        When interrupted, after what was found is written.
     """
     require(profile in PROFILES, "profile", profile, "one of " + ", ".join(PROFILES))
     require(jobs >= 1, "jobs", jobs, "an integer >= 1")
-    names = targets(profile, pattern)
+    require(0 <= seed < 2**30, "seed", seed, "an integer in [0, 2^30)")
+    require(set(only) <= set(PARTS), "only", only, "parts out of " + ", ".join(PARTS))
+    effort, names = EFFORTS[profile], targets(profile, pattern)
     require(bool(names), "mutants", pattern, "text that occurs in a name of a mutant or impostor")
-    console, started = Console(stderr=as_json), time.perf_counter()
-    effort = EFFORTS[profile]
-    hunts = run_campaign(
-        names, PROFILES[profile], jobs=jobs, on_bench=partial(_say_bench, console), on_hunt=partial(_say_hunt, console)
+    wanted = effort.honest_checks if honest_checks is None else honest_checks
+    require(wanted >= 1, "honest_checks", wanted, "an integer >= 1")
+    console = Console(stderr=as_json)
+    summary = _start_summary(profile, pattern, seed, out if only else None)
+    run = SelfTest(
+        profile=profile, names=names, jobs=jobs, seed=seed, honest_checks=wanted, console=console, summary=summary
     )
-    summary: dict[str, Any] = {"profile": profile, "pattern": pattern, **score(hunts)}
-    if not pattern:
-        honesty = honesty_campaign(n_cases=effort.honest_cases, grid=effort.honest_grid, checks=(), jobs=jobs)
-        summary["honesty"] = honesty_summary(honesty)
-    if effort.rule_cases:
-        summary["rules"] = {dtype: _rules(names, dtype, effort.rule_cases, jobs) for dtype in effort.rule_dtypes}
-    summary["seconds"] = round(time.perf_counter() - started, 1)
-    _write(summary, out)
+    skipped = {"honesty": bool(pattern), "rules": not effort.rule_cases}
+    try:
+        for part in PARTS:
+            if part in only or not (only or skipped.get(part)):
+                _timed_part(run, part, getattr(run, part))
+    finally:
+        _write(summary, out)
     if as_json:
         print_json(summary)
     else:
         _print_result(console, summary, out)
     return _is_wrong(summary, effort)
+
+
+def _start_summary(profile: str, pattern: str, seed: int, out: Path | None) -> dict[str, Any]:
+    """An empty summary, or that of the folder when it answers the same question about the same sources."""
+    asked = {"profile": profile, "pattern": pattern, "seed": seed, "sources": sources_digest()}
+    earlier = out / "selftest.json" if out is not None else None
+    if earlier is not None and earlier.is_file():
+        summary: dict[str, Any] = json.loads(earlier.read_text())
+        if all(summary.get(name) == value for name, value in asked.items()):
+            return summary
+    return {**asked, "seconds": 0.0, "parts": {}}
+
+
+def _timed_part(run: SelfTest, part: str, work: Callable[[], None]) -> None:
+    """Run one part and note when, how long and in how many processes."""
+    started_at, started = datetime.now(UTC), time.perf_counter()
+    run.summary.pop(part, None)
+    run.summary["parts"].pop(part, None)
+    try:
+        work()
+    finally:
+        seconds = round(time.perf_counter() - started, 1)
+        at = started_at.isoformat(timespec="seconds")
+        run.summary["parts"][part] = {"started_at": at, "seconds": seconds, "jobs": run.jobs}
+        run.summary["seconds"] = round(sum(done["seconds"] for done in run.summary["parts"].values()), 1)
 
 
 def _rules(names: Sequence[str], dtype: str, n_cases: int, jobs: int) -> dict[str, Any]:
@@ -90,10 +195,20 @@ def _rules(names: Sequence[str], dtype: str, n_cases: int, jobs: int) -> dict[st
 
 
 def _is_wrong(summary: dict[str, Any], effort: Effort) -> bool:
-    mutants, impostors = summary["mutants"], summary["impostors"]
+    """Of the parts that the summary holds."""
+    hunts, honesty = summary.get("hunts"), summary.get("honesty")
+    return bool((hunts and _hunts_are_wrong(hunts, effort)) or (honesty and _honesty_is_wrong(honesty)))
+
+
+def _hunts_are_wrong(hunts: dict[str, Any], effort: Effort) -> bool:
+    mutants, impostors = hunts["mutants"], hunts["impostors"]
     few = mutants["counted"] > 0 and mutants["share_killed"] < effort.needed
-    alarms = summary.get("honesty", {}).get("false_alarms", ())
-    return bool(few or mutants["broken"] or alarms or impostors["killed"] < impostors["tried"])
+    missing = hunts["not_hunted"]
+    return bool(few or mutants["broken"] or missing or impostors["killed"] < impostors["tried"])
+
+
+def _honesty_is_wrong(honesty: dict[str, Any]) -> bool:
+    return bool(honesty["false_alarms"] or honesty["ended"] or honesty["case_checks"] < honesty["wanted"])
 
 
 def _write(summary: dict[str, Any], out: Path) -> None:

@@ -97,7 +97,7 @@ def run_campaign(
 ) -> list[Hunt]:
     """Hunt every target through the stages until it is killed; one result each, in the order of the names.
 
-    `on_bench` sees the honest findings of a stage, `on_hunt` each result.
+    `on_bench` sees the honest findings of a stage, `on_hunt` each result, that of the stages before joined in.
     """
     results: dict[str, Hunt] = {}
     for stage in stages:
@@ -111,7 +111,7 @@ def run_campaign(
             on_bench(stage, honest, bench)
             for found in _hunt_all(mine, stage, bench, jobs, all_kills):
                 results[found.name] = _joined(results.get(found.name), found)
-                on_hunt(found)
+                on_hunt(results[found.name])
     return [results[name] for name in names]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,26 @@ def markdown(summary: Mapping[str, Any]) -> str:
 
 
 def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    mutants, impostors, causes = summary["mutants"], summary["impostors"], summary["causes"]
     yield f"# Self-test, {summary['profile']} profile"
     yield ""
+    if "hunts" in summary:
+        yield from _hunt_points(summary["hunts"])
+    if "honesty" in summary:
+        yield from _honesty_points(summary["honesty"])
+    for part, facts in summary["parts"].items():
+        yield f"- {part}: {facts['seconds']} s in {facts['jobs']} processes, {facts['started_at']}"
+    if "hunts" in summary:
+        yield from _hunt_tables(summary["hunts"])
+    if "honesty" in summary:
+        yield from _honesty_tables(summary["honesty"])
+    for dtype, duel in summary.get("rules", {}).items():
+        yield from _duel(dtype, duel)
+    if "hunts" in summary:
+        yield from _results(summary["hunts"]["results"])
+
+
+def _hunt_points(hunts: Mapping[str, Any]) -> Iterator[str]:
+    mutants, impostors, causes = hunts["mutants"], hunts["impostors"], hunts["causes"]
     yield f"- mutants killed: {mutants['killed']} of {mutants['counted']} ({_percent(mutants['share_killed'])})"
     aside = mutants["below_rounding"]
     yield f"- below the rounding of the outputs, counted apart: {aside['killed']} of {aside['tried']} killed"
@@ -25,39 +43,54 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         f"- cause named first: {causes['first']} of {causes['explained']}, among the first three: "
         f"{causes['among_three']} ({_percent(causes['share_among_three'])})"
     )
-    if "honesty" in summary:
-        honesty = summary["honesty"]
-        yield f"- false alarms: {len(honesty['false_alarms'])} in {honesty['case_checks']} honest case-checks"
-    yield f"- seconds: {summary['seconds']}"
-    yield from _table(
-        "Kinds", ("kind", "mutants", "killed"), [(k, r["counted"], r["killed"]) for k, r in summary["by_kind"].items()]
+    if hunts["not_hunted"]:
+        yield f"- cut short, not hunted: {len(hunts['not_hunted'])}"
+
+
+def _honesty_points(honesty: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"- false alarms: {len(honesty['false_alarms'])} in {honesty['case_checks']} honest case-checks "
+        f"on {sum(honesty['cases'].values())} cases"
     )
+    yield f"- known deviations of libraries: {len(honesty['known_deviations'])}"
+    if honesty["ended"]:
+        yield f"- the honest case-checks ended before the {honesty['wanted']} wanted: {honesty['ended']}"
+    for candidate, reason in honesty["left_out"].items():
+        yield f"- left out: {candidate} ({reason})"
+
+
+def _hunt_tables(hunts: Mapping[str, Any]) -> Iterator[str]:
+    kinds = [(kind, row["counted"], row["killed"]) for kind, row in hunts["by_kind"].items()]
+    yield from _table("Kinds", ("kind", "mutants", "killed"), kinds)
     yield ""
-    yield "No mutant: " + "; ".join(f"{kind} ({why})" for kind, why in summary["kinds_without_kernel"].items())
-    yield from _table("Checks", ("check", "kills"), list(summary["by_check"].items()))
-    yield from _table(
-        "Survivors", ("name", "kind", "reason"), [(s["name"], s["kind"], s["reason"]) for s in summary["survivors"]]
-    )
-    proofs = [(e["name"], e["proof"]) for e in mutants["equivalent"]]
+    yield "No mutant: " + "; ".join(f"{kind} ({why})" for kind, why in hunts["kinds_without_kernel"].items())
+    yield from _table("Checks", ("check", "kills"), list(hunts["by_check"].items()))
+    survivors = [(s["name"], s["kind"], s["reason"]) for s in hunts["survivors"]]
+    yield from _table("Survivors", ("name", "kind", "reason"), survivors)
+    proofs = [(entry["name"], entry["proof"]) for entry in hunts["mutants"]["equivalent"]]
     yield from _table("Equivalent mutants", ("name", "proof"), proofs)
-    if "honesty" in summary:
-        yield from _honesty(summary["honesty"])
-    for dtype, duel in summary.get("rules", {}).items():
-        yield from _duel(dtype, duel)
+
+
+def _results(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = [
         (r["name"], r.get("kind", ""), r["outcome"], r.get("check", ""), r.get("status", ""), r["cases"], r["seconds"])
-        for r in summary["results"]
+        for r in results
     ]
     yield from _table("Results", ("name", "kind", "outcome", "check", "status", "cases", "seconds"), rows)
 
 
-def _honesty(honesty: Mapping[str, Any]) -> Iterator[str]:
+def _honesty_tables(honesty: Mapping[str, Any]) -> Iterator[str]:
     table = honesty["case_checks_by_candidate_and_dtype"]
     checks = list(dict.fromkeys(check for row in table.values() for check in row))
     rows = [(name, *(row.get(check, 0) for check in checks)) for name, row in table.items()]
     yield from _table("Honest case-checks", ("candidate", *checks), rows)
+    yield from _table("Milliseconds a case-check", ("candidate", "ms"), list(honesty["ms_a_case_check"].items()))
+    yield from _table("Cases by source", ("source", "cases"), list(honesty["cases"].items()))
     alarms = [(a["candidate"], a["check"], a["status"], a["case"]) for a in honesty["false_alarms"]]
     yield from _table("False alarms", ("candidate", "check", "status", "case"), alarms)
+    known = Counter((k["candidate"], k["check"], k["reason"]) for k in honesty["known_deviations"])
+    rows = [(*which, count) for which, count in known.items()]
+    yield from _table("Known deviations", ("candidate", "check", "reason", "case-checks"), rows)
 
 
 def _duel(dtype: str, duel: Mapping[str, Any]) -> Iterator[str]:

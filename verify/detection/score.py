@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verify.detection.bench import FalseAlarm
 from verify.detection.campaign import IMPOSTOR, MUTANT
 from verify.detection.duel import RULE_NAMES, Tally
 from verify.detection.honesty import Honesty
@@ -62,17 +63,33 @@ def score(hunts: Sequence[Hunt]) -> dict[str, Any]:
 def honesty_summary(honesty: Honesty) -> dict[str, Any]:
     """The false-alarm campaign as JSON."""
     table: dict[str, dict[str, int]] = {}
-    for (candidate, dtype, check), count in honesty.by_place.items():
-        row = table.setdefault(f"{candidate} {dtype}", {})
-        row[check] = row.get(check, 0) + count
+    by_candidate: Counter[str] = Counter()
+    for (candidate, dtype, check), count in sorted(honesty.by_place.items()):
+        table.setdefault(f"{candidate} {dtype}", {})[check] = count
+        by_candidate[candidate] += count
     return {
+        "wanted": honesty.wanted,
         "case_checks": honesty.case_checks,
-        "false_alarms": [
-            {"candidate": a.candidate, "case": a.case_id, "check": a.check, "status": a.status, "reason": a.reason}
-            for a in honesty.alarms
-        ],
+        "ended": honesty.ended,
+        "cases": dict(honesty.cases),
+        "false_alarms": [_deviation(alarm) for alarm in honesty.alarms],
+        "known_deviations": [_deviation(known) for known in honesty.known],
         "case_checks_by_candidate_and_dtype": table,
+        "ms_a_case_check": {
+            candidate: round(1e3 * honesty.seconds.get(candidate, 0.0) / count, 1)
+            for candidate, count in by_candidate.items()
+        },
         "left_out": honesty.left_out,
+    }
+
+
+def _deviation(alarm: FalseAlarm) -> dict[str, str]:
+    return {
+        "candidate": alarm.candidate,
+        "case": alarm.case_id,
+        "check": alarm.check,
+        "status": alarm.status,
+        "reason": alarm.reason,
     }
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from verify.commands import selftest
 from verify.commands.selftest import EFFORTS, _is_wrong, selftest_command
+from verify.detection import honesty
 from verify.detection.bench import FalseAlarm
 from verify.detection.duel import RULE_NAMES, Tally
 from verify.detection.honesty import Honesty
@@ -37,7 +41,7 @@ HUNTS = (
 
 
 def summary() -> dict[str, object]:
-    return {"profile": "quick", "seconds": 1.0, **score(HUNTS)}
+    return {"profile": "quick", "seconds": 1.0, "parts": {}, "hunts": {**score(HUNTS), "not_hunted": []}}
 
 
 def test_only_what_can_be_seen_counts() -> None:
@@ -67,28 +71,75 @@ def test_the_summary_is_json_and_every_result_is_on_the_page() -> None:
         ({"mutants": {"counted": 100, "share_killed": 0.8, "broken": []}}, True),
         ({"mutants": {"counted": 100, "share_killed": 0.9, "broken": [{"name": "m"}]}}, True),
         ({"impostors": {"tried": 2, "killed": 1}}, True),
-        ({"honesty": {"false_alarms": [{}]}}, True),
+        ({"not_hunted": ["impostor:zeros"]}, True),
     ],
 )
-def test_too_few_kills_a_live_impostor_a_broken_mutant_or_a_false_alarm_is_wrong(change: dict, wrong: bool) -> None:
-    right = {"mutants": {"counted": 100, "share_killed": 0.9, "broken": []}, "impostors": {"tried": 2, "killed": 2}}
-    assert _is_wrong({**right, **change}, EFFORTS["quick"]) is wrong
+def test_too_few_kills_a_live_impostor_or_a_broken_or_missing_target_is_wrong(change: dict, wrong: bool) -> None:
+    right = {
+        "mutants": {"counted": 100, "share_killed": 0.9, "broken": []},
+        "impostors": {"tried": 2, "killed": 2},
+        "not_hunted": [],
+    }
+    assert _is_wrong({"hunts": {**right, **change}}, EFFORTS["quick"]) is wrong
 
 
-def test_false_alarms_and_rules_reach_the_page() -> None:
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, False),
+        ({"known_deviations": [{}]}, False),
+        ({"false_alarms": [{}]}, True),
+        ({"ended": "interrupted"}, True),
+        ({"case_checks": 6}, True),
+    ],
+)
+def test_a_false_alarm_or_too_few_honest_case_checks_is_wrong(change: dict, wrong: bool) -> None:
+    right = {"false_alarms": [], "known_deviations": [], "ended": "", "case_checks": 7, "wanted": 7}
+    assert _is_wrong({"honesty": {**right, **change}}, EFFORTS["quick"]) is wrong
+
+
+def test_false_alarms_known_deviations_and_rules_reach_the_page() -> None:
     alarm = FalseAlarm(candidate="torch_math", case_id="attn1:y", check="lse", status=Status.NUMERICAL, reason="r")
-    honesty = Honesty(case_checks=7, by_place={("torch_math", "fp32", "lse"): 7}, alarms=(alarm,), left_out={})
+    found = Honesty(wanted=9, case_checks=7, alarms=[alarm], known=[replace(alarm, reason="traced")], ended="why")
+    found.by_place[("torch_math", "fp32", "lse")] = 7
     tally = Tally(
         instances=10, targets=2, rejected=dict.fromkeys(RULE_NAMES, 5), told_apart=dict.fromkeys(RULE_NAMES, 4)
     )
     rules = {"bf16": duel_summary(tally, {RULE_NAMES[0]: 1}, 3)}
-    page = markdown({**summary(), "honesty": honesty_summary(honesty), "rules": rules})
+    page = markdown({**summary(), "honesty": honesty_summary(found), "rules": rules})
     assert "false alarms: 1 in 7" in page
+    assert "ended before the 9 wanted: why" in page
+    assert "| torch_math | lse | traced | 1 |" in page
     assert "| fixed limits | 50 % | 40 % | 0/2 | 1/3 |" in page
 
 
+def test_parts_of_two_commands_are_put_together_and_parts_of_other_sources_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(**options: object) -> dict[str, object]:
+        selftest_command(profile="quick", jobs=1, out=tmp_path, as_json=False, **options)  # type: ignore[arg-type]
+        found: dict[str, object] = json.loads((tmp_path / "selftest.json").read_text())
+        return found
+
+    monkeypatch.setattr(honesty, "CANDIDATES", ("numpy_tiled",))
+    pattern = "impostor:zeros"
+    assert set(run(pattern=pattern, only=("hunts",))["parts"]) == {"hunts"}  # type: ignore[call-overload]
+    joined = run(pattern=pattern, only=("honesty",), honest_checks=5)
+    assert set(joined["parts"]) == {"hunts", "honesty"}  # type: ignore[call-overload]
+    monkeypatch.setattr(selftest, "sources_digest", lambda: "other")
+    assert set(run(pattern=pattern, only=("honesty",), honest_checks=5)["parts"]) == {"honesty"}  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("profile", "huge"), ("jobs", 0), ("pattern", "no mutant has this text in its name")]
+    ("field", "value"),
+    [
+        ("profile", "huge"),
+        ("jobs", 0),
+        ("pattern", "no mutant has this text in its name"),
+        ("only", ("hunt",)),
+        ("seed", -1),
+        ("honest_checks", 0),
+    ],
 )
 def test_bad_usage_is_refused(field: str, value: object, tmp_path) -> None:  # type: ignore[no-untyped-def]
     options = {"profile": "quick", "pattern": "", "jobs": 1, "out": tmp_path, "as_json": False, field: value}
