@@ -60,8 +60,7 @@ class OnnxRuntimeAttention:
 
     def unavailable(self) -> str | None:
         """Missing package, or None."""
-        missing = [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]
-        return f"{' and '.join(missing)} not installed (pip install onnxruntime onnx)" if missing else None
+        return missing_packages()
 
     def run(self, call: Call) -> Reply:
         """out of the call."""
@@ -114,6 +113,21 @@ def _feeds(call: Call) -> tuple[dict[str, Array], bool]:
 
 
 def _make_session(kinds: dict[str, str], attributes: dict[str, Any]) -> Any:
+    from onnx import helper
+
+    inputs = [name if name in kinds else "" for name in _INPUTS]
+    node = helper.make_node("Attention", inputs, ["Y"], name="attention", **attributes)
+    return open_session(node, kinds, {"Y": kinds["Q"]}, {"": OPSET})
+
+
+def missing_packages() -> str | None:
+    """What keeps ONNX Runtime's operators from running here, or None."""
+    missing = [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]
+    return f"{' and '.join(missing)} not installed (pip install onnxruntime onnx)" if missing else None
+
+
+def open_session(node: Any, inputs: dict[str, str], outputs: dict[str, str], opsets: dict[str, int]) -> Any:
+    """Session of a graph of one node on one thread of the CPU; inputs and outputs are NumPy dtypes by name."""
     import onnxruntime
     from onnx import TensorProto, helper
 
@@ -121,15 +135,17 @@ def _make_session(kinds: dict[str, str], attributes: dict[str, Any]) -> Any:
         "float32": TensorProto.FLOAT,
         "float16": TensorProto.FLOAT16,
         "bool": TensorProto.BOOL,
+        "int32": TensorProto.INT32,
         "int64": TensorProto.INT64,
     }
-    declared = [helper.make_tensor_value_info(name, types[kind], None) for name, kind in kinds.items()]
-    inputs = [name if name in kinds else "" for name in _INPUTS]
-    node = helper.make_node("Attention", inputs, ["Y"], name="attention", **attributes)
-    output = helper.make_tensor_value_info("Y", types[kinds["Q"]], None)
-    graph = helper.make_graph([node], "attention", declared, [output])
+    declared, results = (
+        [helper.make_tensor_value_info(name, types[kind], None) for name, kind in kinds.items()]
+        for kinds in (inputs, outputs)
+    )
+    graph = helper.make_graph([node], "attention", declared, results)
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     # IR 11 is the one of opset 24's first release; newer ones are refused by older runtimes.
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=11)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=11)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
