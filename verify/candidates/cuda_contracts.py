@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from verify.contract import Arithmetic, Capabilities, Contract
+from verify.problem import LAYOUTS
 
 HALF = ("fp16", "bf16")
+ALIGNED = frozenset(LAYOUTS) - {"offset"}
+"""Layouts whose rows start at multiples of 16 bytes: what vector loads and TMA descriptors need."""
 TENSOR_CORE_CHUNK = 16
 """Products that one tensor-core step sums exactly before it truncates (mma.m16n8k16 and wgmma k16)."""
 EX2_ULP = 2.0
@@ -12,7 +15,12 @@ EX2_ULP = 2.0
 
 
 def fused_arithmetic(
-    storage: str, *, tile_q: int = 64, tile_k: int = 64, sums_groups_in_storage: bool = True
+    storage: str,
+    *,
+    tile_q: int = 64,
+    tile_k: int = 64,
+    sums_groups_in_storage: bool = True,
+    sum_rounded_probs: bool = False,
 ) -> Arithmetic:
     """FlashAttention-2 and its relatives: S, the row sum and all accumulators in fp32 on tensor cores; P and dS are
     converted to the storage dtype for the second product; exp2 of fma(S, c, -m c); delta from the stored out.
@@ -30,6 +38,7 @@ def fused_arithmetic(
         exp2_fma=True,
         tile_q=tile_q,
         tile_k=tile_k,
+        sum_rounded_probs=sum_rounded_probs,
         delta_from="out",
         lse_stored=True,
         group_sum_dtype=storage if sums_groups_in_storage else "fp32",
@@ -45,21 +54,36 @@ def fused_contract(
     deterministic: bool = False,
     fully_masked_rows: bool = True,
     empty: bool = False,
+    dtypes: tuple[str, ...] = HALF,
+    layouts: frozenset[str] = ALIGNED,
     tile_k: int = 64,
+    sums_groups_in_storage: bool = True,
+    sum_rounded_probs: bool = False,
+    takes_dlse: bool = False,
 ) -> Contract:
-    """fp16 and bf16 contract of a fused kernel. Not deterministic: dq is summed by atomics (issues #414, #988 of
+    """Contract of a fused kernel. Not deterministic: dq is summed by atomics (issues #414, #988 of
     Dao-AILab/flash-attention) unless the library is told otherwise."""
     return Contract(
         capabilities=Capabilities(
-            dtypes=frozenset(HALF),
+            dtypes=frozenset(dtypes),
             features=features,
+            layouts=layouts,
             max_head_dim=max_head_dim,
             head_dim_multiple=head_dim_multiple,
             backward="dq" in outputs,
             outputs=outputs,
+            takes_dlse=takes_dlse,
             empty=empty,
             fully_masked_rows=fully_masked_rows,
             deterministic=deterministic,
         ),
-        arithmetic={storage: fused_arithmetic(storage, tile_k=tile_k) for storage in HALF},
+        arithmetic={
+            storage: fused_arithmetic(
+                storage,
+                tile_k=tile_k,
+                sums_groups_in_storage=sums_groups_in_storage,
+                sum_rounded_probs=sum_rounded_probs,
+            )
+            for storage in dtypes
+        },
     )

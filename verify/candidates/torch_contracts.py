@@ -79,6 +79,30 @@ def _flex_arithmetic(storage: str) -> Arithmetic:
     )
 
 
+def _flex_cuda_arithmetic(storage: str) -> Arithmetic:
+    """torch/_inductor/kernel/flex: the compiled Triton templates.
+
+    S times the scale, then times log2(e), both rounded; the sum is taken from the fp32 P, which is converted to the
+    storage dtype for P V; dS takes the fp32 P and is converted for dQ and dK; the scale meets dQ and dK in fp32, and a
+    group of query heads is summed in fp32. fp32 inputs are multiplied as such ("ieee").
+    """
+    reduced = storage != "fp32"
+    return Arithmetic(
+        probs_dtype=storage,
+        probs_backward_dtype=storage,
+        dscores_dtype=storage,
+        accumulate="rtz" if reduced else "rne",
+        accumulate_chunk=16 if reduced else 1,
+        products_exact=reduced,
+        scale_roundings=4,
+        log_ulp=4.0,
+        tile_q=16,
+        tile_k=16,
+        delta_from="out",
+        lse_stored=True,
+    )
+
+
 def _contract(capabilities: Capabilities, arithmetic: dict[str, Arithmetic]) -> Contract:
     return Contract(capabilities=capabilities, arithmetic=arithmetic)
 
@@ -107,3 +131,14 @@ FLEX = _contract(
     ),
     {storage: _flex_arithmetic(storage) for storage in STORAGE_DTYPES},
 )
+FLEX_CUDA = _contract(
+    Capabilities(
+        features=FLEX.capabilities.features,
+        head_dim_multiple=16,
+        outputs=frozenset({"out", "lse", "dq", "dk", "dv"}),
+        takes_dlse=True,
+        empty=False,
+    ),
+    {storage: _flex_cuda_arithmetic(storage) for storage in STORAGE_DTYPES},
+)
+"""tl.dot wants 16 at least; multiples of 16 are the head dims above that limit that this adapter vouches for."""
