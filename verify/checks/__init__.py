@@ -12,7 +12,7 @@ from verify.checks.metamorphic import METAMORPHIC
 from verify.checks.poison import POISON
 from verify.checks.power import POWER
 from verify.checks.probes import PROBES
-from verify.checks.replay import DECLARED_ARITHMETIC
+from verify.checks.replay import DECLARED_ARITHMETIC, DECLARED_BACKWARD
 from verify.checks.sensitivity import SENSITIVITY
 from verify.checks.sequence import SEQUENCE
 from verify.checks.special_values import SPECIAL_VALUES
@@ -32,6 +32,7 @@ SEVERAL_CALLS = (
     SENSITIVITY,
     SEQUENCE,
     DECLARED_ARITHMETIC,
+    DECLARED_BACKWARD,
 )
 """Several calls with changed inputs, most of them with bounds of their own: asked for by name, or as `all`."""
 ORDER = (STREAMS, DEFERRED)

@@ -70,7 +70,9 @@ def _changed_arrays(values: Values) -> Iterator[tuple[str, Any]]:
             changed[..., ::2] = ~changed[..., ::2]
             yield name, changed
     if "bias" in values:
-        yield "bias", (-values["bias"]).astype(values["bias"].dtype)
+        # What -inf hides stays hidden: +inf would make the row NaN.
+        hidden = np.isneginf(values["bias"])
+        yield "bias", np.where(hidden, values["bias"], -values["bias"]).astype(values["bias"].dtype)
     if "alibi_slopes" in values:
         yield "alibi_slopes", 2 * values["alibi_slopes"]
     if "sink" in values:

@@ -67,7 +67,7 @@ def part_of(run: CaseRun, start: int, stop: int) -> CaseRun | None:
         part = _taken(run, replace(problem, **fields, **placed), values)
         if part is not None:
             return part
-    as_mask = {"causal": False, "window": None, "pattern": "boolean"}
+    as_mask: dict[str, Any] = {"causal": False, "window": None, "pattern": "boolean"}
     values.pop("block_mask", None)
     return _taken(run, replace(problem, **fields, **as_mask), values | {"mask": _visible(run)[..., start:stop]})
 

@@ -29,7 +29,8 @@ def _zeros(run: CaseRun, right: Wrong) -> Wrong:
 def _mean_of_v(run: CaseRun, right: Wrong) -> Wrong:
     """Every row is the mean of the values of its sequence."""
     unmasked = replace(run.case.problem, causal=False, window=None, pattern="none", dropout_p=0.0)
-    problem = replace(unmasked, bias="none", softcap=0.0, sink=False, softmax_scale=NO_SCORES)
+    plain = replace(unmasked, bias="none", bias_hidden=0.0, softcap=0.0, sink=False)
+    problem = replace(plain, softmax_scale=NO_SCORES)
     arrays = {name: array for name, array in run.facts.inputs.arrays.items() if name not in HIDING}
     return {"out": reference_outputs(problem, arrays, backward=False).outputs["out"]}
 

@@ -5,13 +5,14 @@ implementation of exactly that arithmetic may lie from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verify.checks.case_run import CaseFacts
+from verify.checks.replay_rounding import Replay, exact_scores, flip_sizes, stored, with_output_rounding
 from verify.contract import Arithmetic
 from verify.dense import DenseSequence, dense_sequences, put_outputs, take_outputs
 from verify.dtypes import FloatFormat, float_format
@@ -21,14 +22,6 @@ from verify.tolerance.roundings import U, resolve
 from verify.tolerance.scores import score_block
 
 Float64 = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """Replayed out and the largest distance of a conforming one, fp64 in the logical shape of out."""
-
-    out: Float64
-    permitted: Float64
 
 
 def unreplayable(arithmetic: Arithmetic) -> str | None:
@@ -73,9 +66,7 @@ def replay_forward(facts: CaseFacts, arithmetic: Arithmetic, tile_k: int) -> Rep
     before = bounds["out"].total - bounds["out"].output_half_ulp + shift + flips
     form = float_format(arithmetic.out_dtype or problem.dtype)
     # The rounding of out happens where the replay lies, which may be another binade than that of the reference.
-    reached = np.abs(out) + before
-    half_ulp = np.where(before > 0, form.half_ulp(np.where(np.isfinite(reached), reached, 0.0)), 0.0)
-    return Replay(out=out, permitted=before + half_ulp)
+    return Replay(values=out, permitted=with_output_rounding(out, before, form))
 
 
 def _replay_sequence(
@@ -93,7 +84,7 @@ def _replay_sequence(
     out, flips = np.zeros((*shape[:2], values.shape[-1])), np.zeros((*shape[:2], values.shape[-1]))
     if 0 in shape:
         return out, flips
-    scores = _scores(part, shape)
+    scores = exact_scores(part)
     error = _exponent_error(problem, part, known, exact_probs)
     kept = np.ones(shape) if part.dropout_keep is None else part.dropout_keep / (1.0 - part.dropout_p)
     maximum = np.full(shape[:2], -np.inf)
@@ -103,11 +94,11 @@ def _replay_sequence(
         grown = np.maximum(maximum, scores[..., keys].max(axis=-1))
         finite = np.where(grown == -np.inf, 0.0, grown)
         weights = np.exp(scores[..., keys] - finite[..., None])
-        rounded = weights.astype(np.float32).astype(form.numpy_dtype).astype(np.float64)
+        rounded = stored(weights, form)
         shrink = np.exp(maximum - finite)
         total = total * shrink + (rounded if arithmetic.sum_rounded_probs else weights).sum(axis=-1)
         out = out * shrink[..., None] + (kept[..., keys] * rounded) @ values[..., keys, :]
-        unsure = _flip_sizes(weights, rounded, error[..., keys], form)
+        unsure = flip_sizes(weights, error[..., keys] * weights, form)
         flips = flips * shrink[..., None] + (kept[..., keys] * unsure) @ np.abs(values[..., keys, :])
         unsure_total = unsure_total * shrink + unsure.sum(axis=-1)
         maximum = grown
@@ -123,17 +114,6 @@ def _replay_sequence(
     return out, flips / normaliser
 
 
-def _scores(part: DenseSequence, shape: tuple[int, int, int]) -> Float64:
-    """fp64 scores, -inf where hidden."""
-    scores: Float64 = part.softmax_scale * (part.q @ np.repeat(part.k, part.group, axis=0).swapaxes(1, 2))
-    if part.softcap > 0:
-        scores = part.softcap * np.tanh(scores / part.softcap)
-    bias, keep = part.bias, part.keep
-    if bias is not None:
-        scores = scores + bias
-    return scores if keep is None else np.where(np.broadcast_to(keep, shape), scores, -np.inf)
-
-
 def _exponent_error(
     problem: Any, part: DenseSequence, known: Mapping[str, NDArray[Any]], arithmetic: Arithmetic
 ) -> Float64:
@@ -146,12 +126,3 @@ def _exponent_error(
     variance = block.variance.astype(np.float64)
     deviation = np.sqrt(variance + variance.max(axis=-1, keepdims=True))
     return np.asarray(CONFIDENCE * U * deviation + 2.0 * U * np.broadcast_to(block.hard, variance.shape))
-
-
-def _flip_sizes(weights: Float64, rounded: Float64, error: Float64, form: FloatFormat) -> Float64:
-    """One ulp for every weight that lies within its error of a boundary between two roundings, else 0."""
-    half = form.half_ulp(np.maximum(weights, rounded))
-    to_boundary = half - np.abs(weights - rounded)
-    # Above a power of two the next boundary below is only a quarter ulp away.
-    to_boundary = np.minimum(to_boundary, np.abs(weights - rounded) + 0.5 * half)
-    return np.where(to_boundary <= error * weights, 2.0 * half, 0.0)

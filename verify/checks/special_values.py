@@ -124,6 +124,9 @@ def _unmasked(facts: CaseFacts) -> CaseFacts:
     """Facts without masks: how far a special value may reach where a weight of 0 may meet it."""
     problem = replace(facts.case.problem, causal=False, window=None, pattern="none")
     arrays = {name: array for name, array in facts.inputs.arrays.items() if name not in MASKS}
+    if problem.bias_hidden > 0:
+        problem = replace(problem, bias_hidden=0.0)
+        arrays["bias"] = np.where(np.isneginf(arrays["bias"]), arrays["bias"].dtype.type(0), arrays["bias"])
     inputs = replace(facts.inputs, problem=problem, arrays=arrays)
     return CaseFacts(case=replace(facts.case, problem=problem), inputs=inputs)
 

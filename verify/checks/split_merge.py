@@ -6,7 +6,7 @@ Gimelshein 2018, section 3). A row that one part hides takes all from the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from verify.checks.base import Check
 from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
 from verify.checks.key_parts import key_parts, unsplittable
-from verify.checks.variation import Array, Ledger, Values, first_outputs, several_calls_refusal, skipped
+from verify.checks.variation import Array, Ledger, first_outputs, several_calls_refusal, skipped
 from verify.verdict import Finding, Status
 
 NAME = "split_merge"
@@ -93,7 +93,7 @@ def _split_merge(run: CaseRun) -> Finding:
     return ledger.finding("the keys cannot be split in a way that the candidate takes")
 
 
-def _part(run: CaseRun, outputs: Values | dict[str, Array]) -> Part:
+def _part(run: CaseRun, outputs: Mapping[str, Array]) -> Part:
     bounds = run.facts.bounds(run.arithmetic, backward=False, with_dlse=False)
     return Part(
         out=outputs["out"].astype(np.float64),
