@@ -119,7 +119,7 @@ class FlashInferPrefill(FlashInfer):
         out = to_host(torch.stack([pair[0] for pair in pairs]))
         base_2 = to_host(torch.stack([pair[1] for pair in pairs]))
         return Reply(
-            outputs={"out": contiguous(out), "lse": _natural(base_2)},
+            outputs={"out": contiguous(out), "lse": natural_lse(base_2)},
             route=Route(backend=f"single_prefill {self._backend}", details=_details()),
         )
 
@@ -144,7 +144,7 @@ class FlashInferDecode(FlashInfer):
         if p.group not in GROUPS:
             raise RefusedError(f"Unsupported group_size: {p.group}")
         q, k, v = (to_device(call.arrays[name]) for name in ("q", "k", "v"))
-        counts, indptr, indices, last = _requests(call)
+        counts, indptr, indices, last = requests(call)
         workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD")
         wrapper.plan(
@@ -163,12 +163,12 @@ class FlashInferDecode(FlashInfer):
         base_2 = to_host(lse).reshape(shape)
         details = _details() | {"requests": str(len(counts))}
         return Reply(
-            outputs={"out": contiguous(to_host(out).reshape(*shape, p.head_dim)), "lse": _natural(base_2)},
+            outputs={"out": contiguous(to_host(out).reshape(*shape, p.head_dim)), "lse": natural_lse(base_2)},
             route=Route(backend="batch_decode", details=details),
         )
 
 
-def _requests(call: Call) -> tuple[NDArray[np.int32], ...]:
+def requests(call: Call) -> tuple[NDArray[np.int32], ...]:
     """(visible keys of each row, page offsets, pages, keys on the last page) of the rows of the batch, int32."""
     p = call.problem
     size = p.page_size or p.seqlen_k
@@ -187,7 +187,7 @@ def _requests(call: Call) -> tuple[NDArray[np.int32], ...]:
     return visible, indptr, np.concatenate(pages).astype(np.int32), last
 
 
-def _natural(base_2: Array) -> Array:
+def natural_lse(base_2: Array) -> Array:
     """lse (batch, rows, heads) in base 2 as (batch, heads, rows) in base e."""
     natural: Array = (base_2.astype(np.float64) * math.log(2.0)).astype(np.float32)
     return contiguous(natural.swapaxes(1, 2))

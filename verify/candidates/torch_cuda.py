@@ -15,7 +15,6 @@ from verify.candidates.masks import blind_rows, keep_mask
 from verify.candidates.torch_contracts import MATH as MATH_ON_CPU
 from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 from verify.contract import Contract
-from verify.problem import AttentionProblem
 
 _OPERATORS = {
     "_scaled_dot_product_flash_attention": "FLASH_ATTENTION",
@@ -110,7 +109,7 @@ class TorchCudaSdpa:
                 if "No available kernel" not in str(error):
                     raise
         if out is None:
-            raise RefusedError(_reason(heard, p))
+            raise RefusedError(refusal_reason(heard, p.seqlen_k))
         for operator, backend in _OPERATORS.items():
             if operator in log.results:
                 result = log.results[operator]
@@ -137,10 +136,10 @@ class TorchCudaSdpa:
         return wide.masked_fill(~seen, float("-inf")), False
 
 
-def _reason(heard: list[str], p: AttentionProblem) -> str:
+def refusal_reason(heard: list[str], seqlen_k: int) -> str:
     """Why torch found no kernel. It says once a process that cuDNN takes no single key, so that is said here."""
     own = [line for line in heard if "runtime disabled" not in line and not line.endswith("not used because:")]
-    if p.seqlen_k == 1 and not own:
+    if seqlen_k == 1 and not own:
         return "cudnn SDPA does not support key/value sequence length 1."
     return "; ".join(own) or "no available kernel"
 
