@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,25 +59,27 @@ def compare(got: NDArray[Any], expected: Expected) -> Comparison:
     if got.shape != expected.values.shape:
         return _empty(expected, dtype_ok=dtype_ok)
     values = np.asarray(got).astype(np.float64)
-    unchecked = np.isposinf(expected.bound)
-    special = compare_special_values(values, expected.values, _overflow_allowed(expected), unchecked)
+    special = compare_special_values(values, expected.values, lambda: _excused(values, expected))
     ratio, ok = _bound_ratio(values, expected, special.finite)
+    finite, whole = special.finite, bool(special.finite.all())
+    seen, wanted, allowed, shares = (
+        array.ravel() if whole else array[finite] for array in (values, expected.values, expected.bound, ratio)
+    )
     wrong = ~ok | special.mismatch
-    finite = special.finite
-    metrics = error_metrics(values[finite], expected.values[finite], expected.form)
     failed = bool(wrong.any())
+    metrics = error_metrics(seen, wanted, expected.form)
     grid, axes = _error_map(wrong, ratio, expected) if failed else ((), ("", ""))
     return Comparison(
         tensor=expected.tensor,
         shape_ok=True,
         dtype_ok=dtype_ok,
         n_total=values.size,
-        n_exceeding=int(np.count_nonzero(finite & ~ok)),
+        n_exceeding=int(np.count_nonzero(finite & ~ok)) if failed else 0,
         nan_mismatch=special.nan_mismatch,
         posinf_mismatch=special.posinf_mismatch,
         neginf_mismatch=special.neginf_mismatch,
-        nan_count=int(np.isnan(values).sum()),
-        inf_count=int(np.isinf(values).sum()),
+        nan_count=0 if whole else int(np.isnan(values).sum()),
+        inf_count=0 if whole else int(np.isinf(values).sum()),
         max_abs=metrics.max_abs,
         max_rel=metrics.max_rel,
         rms=metrics.rms,
@@ -85,10 +88,10 @@ def compare(got: NDArray[Any], expected: Expected) -> Comparison:
         bias=metrics.bias,
         cosine=metrics.cosine,
         max_ulp=metrics.max_ulp,
-        max_bound_ratio=float(ratio[finite].max(initial=0.0)),
-        saturated=_saturated(expected, finite),
+        max_bound_ratio=float(shares.max(initial=0.0)),
+        saturated=_saturated(wanted, allowed),
         fixed_limits_ok=within_fixed_limits(values, expected),
-        worst=_worst(values, expected, np.where(wrong & ~finite, np.inf, ratio)),
+        worst=_worst(values, expected, np.where(wrong & ~finite, np.inf, ratio) if failed else ratio),
         pattern=_pattern(wrong, values, expected) if failed else "",
         error_map=grid,
         map_axes=axes,
@@ -101,35 +104,37 @@ def within_fixed_limits(got: Float64, expected: Expected) -> bool:
     if expected.form.name == "fp32" and expected.tensor.startswith("d"):
         absolute = FIXED_GRADIENT_LIMIT
     with np.errstate(invalid="ignore"):
-        close = np.abs(got - expected.values) <= absolute + relative * np.abs(expected.values)
-    return bool((close | (got == expected.values)).all())
+        limit = absolute + relative * np.abs(expected.values) if relative else absolute
+        close = np.abs(got - expected.values) <= limit
+    return bool(close.all()) or bool((close | (got == expected.values)).all())
 
 
-def _overflow_allowed(expected: Expected) -> Bools:
-    """Elements whose bound reaches the rounding threshold to infinity of the output format."""
-    top = expected.form.max_finite
-    threshold = top + float(expected.form.half_ulp(np.asarray(top)))
-    with np.errstate(invalid="ignore", over="ignore"):
-        reach: Bools = np.isfinite(expected.values) & (np.abs(expected.values) + expected.bound >= threshold)
-    return reach
+def _excused(got: Float64, expected: Expected) -> Bools:
+    """Elements that need not agree: not checkable, or an infinity of the right sign where the bound reaches it."""
+    overflowed = np.isinf(got) & (np.sign(got) == np.sign(expected.values))
+    excused: Bools = np.isposinf(expected.bound)
+    return excused | (overflowed & expected.form.may_overflow(expected.values, expected.bound))
 
 
 def _bound_ratio(got: Float64, expected: Expected, finite: Bools) -> tuple[Float64, Bools]:
     """error/bound (0/0 = 0, x/0 = inf, NaN bound = inf) and whether error <= bound, False only for finite elements."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        error = np.where(finite, np.abs(got - expected.values), 0.0)
+        error = np.abs(got - expected.values)
+        error[~finite] = 0.0
         ok = (error <= expected.bound) | ~finite
-        ratio = np.where(error == 0.0, 0.0, error / expected.bound)
-    return np.where(np.isnan(ratio), np.inf, ratio), ok
+        ratio = np.divide(error, expected.bound, out=np.zeros(error.shape), where=error != 0.0)
+    ratio[np.isnan(ratio)] = np.inf
+    return ratio, ok
 
 
-def _saturated(expected: Expected, finite: Bools) -> float:
+def _saturated(values: Float64, bound: Float64) -> float:
     """Share of finite elements whose bound is at least the spread of the reference: nothing could fail there."""
-    if not finite.any():
+    if not values.size:
         return 0.0
-    values = expected.values[finite]
-    spread = float(values.max() - values.min())
-    return float(np.mean(expected.bound[finite] >= max(spread, float(np.abs(values).max())))) if spread else 0.0
+    high, low = float(values.max()), float(values.min())
+    if high == low:
+        return 0.0
+    return int(np.count_nonzero(bound >= max(high - low, high, -low))) / values.size
 
 
 def _worst(got: Float64, expected: Expected, ratio: Float64) -> tuple[WorstElement, ...]:
@@ -139,21 +144,21 @@ def _worst(got: Float64, expected: Expected, ratio: Float64) -> tuple[WorstEleme
     count = min(N_WORST, flat.size)
     chosen = np.argpartition(flat, flat.size - count)[flat.size - count :]
     chosen = chosen[np.argsort(-flat[chosen], kind="stable")]
-    axes = patterns.axis_names(expected.tensor, ratio.ndim)
-    places = zip(*(axis.tolist() for axis in np.unravel_index(chosen, ratio.shape)), strict=True)
+    axes = np.unravel_index(chosen, ratio.shape)
+    places = zip(*(axis.tolist() for axis in axes), strict=True)
+    tiles = zip(*_tiles(axes, patterns.axis_names(expected.tensor, ratio.ndim), expected.tile), strict=True)
     columns = (values.ravel()[chosen].tolist() for values in (got, expected.values, expected.bound, ratio))
     return tuple(
-        WorstElement(
-            index=index, tile=_tile(index, axes, expected.tile), got=value, expected=wanted, bound=bound, ratio=share
-        )
-        for index, value, wanted, bound, share in zip(places, *columns, strict=True)
+        WorstElement(index=index, tile=tile, got=value, expected=wanted, bound=bound, ratio=share)
+        for index, tile, value, wanted, bound, share in zip(places, tiles, *columns, strict=True)
     )
 
 
-def _tile(index: tuple[int, ...], axes: tuple[str, ...], tile: tuple[int, int]) -> tuple[int, int]:
-    row = index[axes.index("row")] if "row" in axes else 0
-    column = index[axes.index("key")] if "key" in axes else 0
-    return (row // tile[0] if tile[0] else 0, column // tile[1] if tile[1] else 0)
+def _tiles(axes: Sequence[NDArray[np.intp]], names: tuple[str, ...], tile: tuple[int, int]) -> Iterator[list[int]]:
+    """Number of the row tile and of the column tile of each element; 0 where the axis or the tile is unknown."""
+    for name, size in zip(("row", "key"), tile, strict=True):
+        known = bool(size) and name in names
+        yield (axes[names.index(name)] // size).tolist() if known else [0] * len(axes[0])
 
 
 def _error_map(

@@ -40,10 +40,15 @@ class DenseSequence:
     """(nheads, seqlen_q)."""
     sink: Float64 | None
     """(nheads,) logits."""
-    pages: NDArray[np.int64] | None
-    """Pages of the KV cache that hold the keys, in order; None when not paged."""
     options: AttentionOptions
     extras: AttentionExtras
+    place: SequencePlace
+    """Where its outputs lie."""
+
+    @property
+    def pages(self) -> NDArray[np.int64] | None:
+        """Pages of the KV cache that hold the keys, in order; None when not paged."""
+        return self.place.pages
 
     @property
     def seqlen_q(self) -> int:
@@ -160,19 +165,18 @@ def dense_sequences(problem: AttentionProblem, arrays: Mapping[str, Array]) -> I
     options, extras = attention_options(problem), attention_extras(problem, arrays)
     sink = arrays["sink"].astype(np.float64) if "sink" in arrays else None
     for index in range(problem.batch):
-        pages = _pages(problem, arrays, index)
-        cut = _Cut(problem=problem, index=index, pages=pages)
+        place = SequencePlace.of(problem, index, _pages(problem, arrays, index))
         yield DenseSequence(
             index=index,
-            q=_widen(cut.rows(arrays["q"])),
-            k=_widen(cut.keys(arrays["k"])),
-            v=_widen(cut.keys(arrays["v"])),
-            dout=_widen(cut.rows(arrays["dout"])) if "dout" in arrays else None,
-            dlse=cut.row_scalars(arrays["dlse"]).astype(np.float64) if "dlse" in arrays else None,
+            q=_widen(place.rows(arrays["q"])),
+            k=_widen(place.keys(arrays["k"])),
+            v=_widen(place.keys(arrays["v"])),
+            dout=_widen(place.rows(arrays["dout"])) if "dout" in arrays else None,
+            dlse=place.row_scalars(arrays["dlse"]).astype(np.float64) if "dlse" in arrays else None,
             sink=sink,
-            pages=pages,
             options=options,
             extras=extras,
+            place=place,
         )
 
 
@@ -190,8 +194,7 @@ def take_outputs(problem: AttentionProblem, outputs: Mapping[str, Array], sequen
         out, dq (nheads, seqlen_q, dim); lse (nheads, seqlen_q); dk, dv (nheads_kv, seqlen_k, dim);
         dbias (1 | nheads, seqlen_q, seqlen_k); dsink (nheads,), the sum over all sequences. dtypes are kept.
     """
-    cut = _Cut(problem=problem, index=sequence.index, pages=sequence.pages)
-    return {name: cut.take(name, array) for name, array in outputs.items()}
+    return {name: sequence.place.take(name, array) for name, array in outputs.items()}
 
 
 def put_outputs(
@@ -209,63 +212,80 @@ def put_outputs(
     values : mapping
         Arrays shaped as `take_outputs` returns them; a name without an entry in `outputs` is an error.
     """
-    cut = _Cut(problem=problem, index=sequence.index, pages=sequence.pages)
     for name, value in values.items():
-        cut.add(name, outputs[name], value)
+        sequence.place.add(name, outputs[name], value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """Where one sequence lies in the logical arrays."""
+class SequencePlace:
+    """Where one sequence lies in the logical arrays of a case."""
 
-    problem: AttentionProblem
     index: int
+    """Place in the batch."""
+    row_part: tuple[int | slice, ...]
+    """Index of its rows in an array (batch, rows, heads, dim) or packed (total, heads, dim)."""
+    key_part: tuple[int | slice, ...]
+    """Index of its keys likewise; of no use where they lie in pages."""
+    scalar_part: tuple[int | slice, ...]
+    """Index of (heads, rows) in lse."""
+    seqlen_q: int
+    seqlen_k: int
+    page_size: int
     pages: NDArray[np.int64] | None
 
-    @property
-    def row_slice(self) -> slice:
-        p = self.problem
-        if p.cu_seqlens_q is not None:
-            return slice(p.cu_seqlens_q[self.index], p.cu_seqlens_q[self.index + 1])
-        return slice(0, p.lengths(self.index)[0])
-
-    @property
-    def key_slice(self) -> slice:
-        p = self.problem
-        if p.cu_seqlens_k is not None:
-            return slice(p.cu_seqlens_k[self.index], p.cu_seqlens_k[self.index + 1])
-        return slice(0, p.lengths(self.index)[1])
+    @staticmethod
+    def of(problem: AttentionProblem, index: int, pages: NDArray[np.int64] | None) -> SequencePlace:
+        """Place of sequence number `index`."""
+        seqlen_q, seqlen_k = problem.lengths(index)
+        rows, keys = slice(0, seqlen_q), slice(0, seqlen_k)
+        row_part: tuple[int | slice, ...] = (index, rows)
+        key_part: tuple[int | slice, ...] = (index, keys)
+        scalar_part: tuple[int | slice, ...] = (index, EVERYTHING, rows)
+        if problem.cu_seqlens_q is not None and problem.cu_seqlens_k is not None:
+            rows = slice(*problem.cu_seqlens_q[index : index + 2])
+            row_part, scalar_part = (rows,), (EVERYTHING, rows)
+            key_part = (slice(*problem.cu_seqlens_k[index : index + 2]),)
+        return SequencePlace(
+            index=index,
+            row_part=row_part,
+            key_part=key_part,
+            scalar_part=scalar_part,
+            seqlen_q=seqlen_q,
+            seqlen_k=seqlen_k,
+            page_size=problem.page_size,
+            pages=pages,
+        )
 
     def rows(self, array: Array) -> Array:
         """(rows, heads, dim) view."""
-        return array[self.row_slice] if self.problem.is_ragged else array[self.index, self.row_slice]
+        return array[self.row_part]
 
     def keys(self, array: Array) -> Array:
         """(keys, heads, dim); a copy when paged."""
         if self.pages is not None:
-            paged = array[self.pages]
-            return paged.reshape(-1, *array.shape[2:])[: self.key_slice.stop]
-        return array[self.key_slice] if self.problem.is_ragged else array[self.index, self.key_slice]
+            return array[self.pages].reshape(-1, *array.shape[2:])[: self.seqlen_k]
+        return array[self.key_part]
 
     def row_scalars(self, array: Array) -> Array:
         """(heads, rows) view of lse or dlse."""
-        return array[:, self.row_slice] if self.problem.is_ragged else array[self.index, :, self.row_slice]
+        return array[self.scalar_part]
 
     def plane(self, array: Array) -> Array:
         """(1 | heads, rows, keys) view of dbias."""
-        rows, keys = self.problem.lengths(self.index)
-        return array[0 if array.shape[0] == 1 else self.index, :, :rows, :keys]
+        return array[0 if array.shape[0] == 1 else self.index, :, : self.seqlen_q, : self.seqlen_k]
 
     def take(self, name: str, array: Array) -> Array:
+        """The part of one output, head-major."""
         if name in ("out", "dq"):
-            return self.rows(array).swapaxes(0, 1)
+            return array[self.row_part].swapaxes(0, 1)
         if name in ("dk", "dv"):
             return self.keys(array).swapaxes(0, 1)
         if name == "dsink":
             return array
-        return self.row_scalars(array) if name == "lse" else self.plane(array)
+        return array[self.scalar_part] if name == "lse" else self.plane(array)
 
     def add(self, name: str, array: Array, value: Array) -> None:
+        """Add a head-major part to one output in place."""
         if name in ("dk", "dv") and self.pages is not None:
             self._add_pages(array, value.swapaxes(0, 1))
             return
@@ -273,7 +293,7 @@ class _Cut:
         view += value
 
     def _add_pages(self, array: Array, keys_first: Array) -> None:
-        page = self.problem.page_size
+        page = self.page_size
         for place, number in enumerate([] if self.pages is None else self.pages):
             part = keys_first[place * page : (place + 1) * page]
             array[number, : len(part)] += part

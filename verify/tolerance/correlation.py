@@ -5,6 +5,7 @@ Both weights come from Cauchy-Schwarz on groups: (sum_{j in g} P_j x_j)^2 <= (su
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -72,12 +73,16 @@ def significand_ratio(values: Real, form: FloatFormat) -> Real:
 
 def duplicate_rows(rows: NDArray[np.float64]) -> list[NDArray[Any] | None]:
     """For each head, the group number of every row of (heads, n, dim) among bitwise equal rows; None without equals."""
-    groups: list[NDArray[Any] | None] = []
-    for head in rows:
-        hashed = _hash_rows(head)
-        _, inverse, counts = np.unique(hashed, return_inverse=True, return_counts=True)
-        groups.append(inverse.ravel() if counts.size and counts.max() > 1 else None)
-    return groups
+    heads, n, _ = rows.shape
+    if n < 2:
+        return [None] * heads
+    hashed = _hash_rows(rows)
+    ordered = np.sort(hashed, axis=-1)
+    repeats = (ordered[:, 1:] == ordered[:, :-1]).any(axis=-1)
+    return [
+        np.unique(head, return_inverse=True)[1].ravel() if repeated else None
+        for head, repeated in zip(hashed, repeats.tolist(), strict=True)
+    ]
 
 
 def group_ratio(weights: Real, groups: NDArray[Any]) -> Real:
@@ -98,9 +103,14 @@ def group_ratio(weights: Real, groups: NDArray[Any]) -> Real:
 def _hash_rows(rows: NDArray[np.float64]) -> NDArray[np.uint64]:
     """64-bit hash of each row; +0 and -0 are equal. A collision only makes the bound larger."""
     bits = np.ascontiguousarray(rows + 0.0).view(np.uint64)
-    odd = np.random.Generator(np.random.PCG64(0)).integers(0, 2**63, rows.shape[-1], dtype=np.uint64) * np.uint64(2)
-    with np.errstate(over="ignore"):
-        # fp64 images of short formats end in zeros: fold the high half down before multiplying.
-        folded = bits ^ (bits >> np.uint64(32))
-        mixed: NDArray[np.uint64] = (folded * (odd + np.uint64(1))).sum(axis=-1, dtype=np.uint64)
+    # fp64 images of short formats end in zeros: fold the high half down before multiplying. Integers wrap around.
+    bits ^= bits >> np.uint64(32)
+    bits *= _odd_factors(rows.shape[-1])
+    mixed: NDArray[np.uint64] = bits.sum(axis=-1, dtype=np.uint64)
     return mixed
+
+
+@cache
+def _odd_factors(count: int) -> NDArray[np.uint64]:
+    drawn = np.random.Generator(np.random.PCG64(0)).integers(0, 2**63, count, dtype=np.uint64)
+    return drawn * np.uint64(2) + np.uint64(1)

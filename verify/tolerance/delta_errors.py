@@ -9,7 +9,7 @@ import numpy as np
 from verify.dense import Float64
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.operands import Operands, Scaled
-from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U, half_ulp
+from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 
 
@@ -96,7 +96,7 @@ def row_errors(
     out = ops.out[:, block.rows]
     lse = np.abs(maxima.lse)
     delta = (dout * out).sum(axis=-1)
-    stored = half_ulp(rounds.lse, maxima.lse) if rounds.arithmetic.lse_stored else 0.0
+    stored = rounds.lse.half_ulp(maxima.lse) if rounds.arithmetic.lse_stored else 0.0
     lse_variance = forward.lse_variance + KAPPA_SQ * 3.0 * lse**2
     delta_abs = (np.abs(dout) * np.abs(out)).sum(axis=-1)
     variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta_abs)
@@ -158,7 +158,7 @@ def _delta_errors(
     worst = (np.abs(dout) * forward.out_worst).sum(axis=-1)
     if rounds.arithmetic.delta_from == "out":
         variance = variance + (dout**2 * _stored_rounding(out, rounds)).sum(axis=-1) / (U * unit) ** 2
-        worst = worst + (np.abs(dout) * half_ulp(rounds.out, _finite(np.abs(out) + forward.out_worst))).sum(axis=-1)
+        worst = worst + (np.abs(dout) * rounds.out.half_ulp(_finite(np.abs(out) + forward.out_worst))).sum(axis=-1)
     worst = worst / unit + (count + 1.0) * 1.01 * U * products_abs / unit
     if from_probs:
         dot_worst = (block.probs * product.magnitude).sum(axis=-1) * rounds.growth(rounds.dprobs_steps)
@@ -179,6 +179,6 @@ def _stored_rounding(out: Float64, rounds: Roundings) -> Float64:
     """
     with np.errstate(over="ignore"):
         predicted = out.astype(rounds.out.numpy_dtype).astype(np.float64) - out
-    limit = half_ulp(rounds.out, out)
+    limit = rounds.out.half_ulp(out)
     mean_square: Float64 = np.maximum(limit**2 / 3.0, np.where(np.isfinite(predicted), predicted, limit) ** 2)
     return mean_square

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.contract import Arithmetic
-from verify.dense import DenseSequence, Float64, dense_sequences, put_outputs, take_outputs
+from verify.dense import DenseSequence, Float64, dense_sequences, take_outputs
 from verify.dtypes import FP32, FloatFormat, float_format
 from verify.errors import require
 from verify.problem import AttentionProblem
@@ -86,7 +86,7 @@ def derive_bounds(
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
         for sequence in dense_sequences(problem, arrays):
             known = take_outputs(problem, {name: reference[name] for name in names}, sequence)
-            parts = {name: _SequenceSums(problem, sequence, name, sums[name]) for name in names}
+            parts = {name: _SequenceSums(sequence, name, sums[name]) for name in names}
             _bound_sequence(problem, sequence, known, parts, arithmetic, backward, with_dlse, confidence)
             for part in parts.values():
                 part.write_pages()
@@ -96,29 +96,26 @@ def derive_bounds(
 class _SequenceSums:
     """Head-major terms of one output of one sequence: views of the case's arrays, or copies where keys lie in pages."""
 
-    def __init__(self, problem: AttentionProblem, sequence: DenseSequence, name: str, whole: TermSums) -> None:
-        self._problem, self._sequence, self._name, self._whole = problem, sequence, name, whole
+    def __init__(self, sequence: DenseSequence, name: str, whole: TermSums) -> None:
+        self._place, self._name, self._whole = sequence.place, name, whole
+        self._in_pages = sequence.pages is not None and name in ("dk", "dv")
         self._parts: dict[tuple[str, str], Float64] = {}
 
     def array(self, kind: str, term: str) -> Float64:
         """(heads, rows | keys, ...) of one term, to be added to in place."""
-        if (kind, term) not in self._parts:
-            whole = {self._name: self._whole.array(kind, term)}
-            part = take_outputs(self._problem, whole, self._sequence)[self._name]
-            self._parts[kind, term] = np.zeros(part.shape) if self._in_pages else part
-        return self._parts[kind, term]
+        part = self._parts.get((kind, term))
+        if part is None:
+            part = self._place.take(self._name, self._whole.array(kind, term))
+            if self._in_pages:
+                part = np.zeros(part.shape)
+            self._parts[kind, term] = part
+        return part
 
     def write_pages(self) -> None:
         """Add the copies to the case's arrays."""
         if self._in_pages:
             for (kind, term), part in self._parts.items():
-                put_outputs(
-                    self._problem, {self._name: self._whole.array(kind, term)}, self._sequence, {self._name: part}
-                )
-
-    @property
-    def _in_pages(self) -> bool:
-        return self._sequence.pages is not None and self._name in ("dk", "dv")
+                self._place.add(self._name, self._whole.array(kind, term), part)
 
 
 def _formats(problem: AttentionProblem, arithmetic: Arithmetic) -> dict[str, FloatFormat]:
@@ -146,13 +143,15 @@ class _Task:
 
     def add(self, name: str, terms: Terms, place: tuple[slice, ...]) -> None:
         """Add the terms of one block; a bias shared by all heads receives their sum."""
+        sums = self.sums[name]
+        seen = None if terms.seen.all() else terms.seen
         for kind, term, value, factor in terms.items():
-            target = self.sums[name].array(kind, term)
+            target = sums.array(kind, term)
             if name == "dbias" and target.shape[0] == 1:
                 every_head = np.where(terms.seen, np.multiply(value, factor, dtype=np.float64), 0.0)
                 target[:, *place[1:]] += every_head.sum(axis=0, keepdims=True)
             else:
-                write(target[place], value, factor, terms.seen, add=name in SHARED)
+                write(target[place], value, factor, seen, add=name in SHARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,7 +14,7 @@ from verify.dtypes import FP32
 from verify.tolerance.operands import Operands
 from verify.tolerance.out_terms import OutInputs, out_terms
 from verify.tolerance.probs_rounding import ProbsRounding, probs_rounding
-from verify.tolerance.roundings import KAPPA_SQ, SAFETY, Real, Roundings, U, half_ulp
+from verify.tolerance.roundings import KAPPA_SQ, SAFETY, Real, Roundings, U
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent, exponent_errors, worst_exponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
@@ -94,7 +94,7 @@ def _lse_terms(
     count = maxima.visible + (rows.sink_probs > 0) + rounds.tiles_k
     lse = maxima.lse
     final = U * np.abs(maxima.peak) * (1.0 + rounds.shift_error)
-    final = final + 2.0 * U * rounds.arithmetic.log_ulp * np.abs(maxima.log_sum) + U * np.abs(lse) + half_ulp(FP32, lse)
+    final = final + 2.0 * U * rounds.arithmetic.log_ulp * np.abs(maxima.log_sum) + U * np.abs(lse) + FP32.half_ulp(lse)
     exponent = U * ((errors.mean_hard + errors.scale) * errors.inflation)[..., 0]
     if block.undetermined is not None:
         exponent = np.where(block.undetermined.any(axis=-1), np.inf, exponent)

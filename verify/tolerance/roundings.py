@@ -50,14 +50,6 @@ def inflation(reach: Real) -> Real:
     return np.where(reach > LINEAR, np.expm1(capped) / np.maximum(capped, np.float32(1e-30)), np.float32(1.0))
 
 
-def half_ulp(form: FloatFormat, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`form.half_ulp(values)` for finite fp64 values by masking the significand: exact, and ten times as fast."""
-    exponent = np.ascontiguousarray(values).view(np.int64) & np.int64(0x7FF0000000000000)
-    power = np.maximum(exponent.view(np.float64), 2.0**form.min_exponent)
-    spacing: NDArray[np.float64] = power * form.unit_roundoff
-    return spacing
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roundings:
     """Arithmetic of one candidate at one problem, as numbers."""

@@ -51,14 +51,16 @@ class Terms:
         return np.where(self.seen, np.multiply(values, factor, dtype=np.float64), 0.0)
 
 
-def write(target: Float64, values: Real, factor: float, seen: Real, *, add: bool) -> None:
-    """Scale values into `target`, or add them; elements that are not `seen` stay as they are."""
-    if add:
-        target += np.where(seen, np.multiply(values, factor, dtype=np.float64), 0.0)
-    elif seen.all():
+def write(target: Float64, values: Real, factor: float, seen: Real | None, *, add: bool) -> None:
+    """Scale values into `target`, or add them; elements that are not `seen` (None: all are) stay as they are."""
+    if seen is None and not add:
         np.multiply(values, factor, out=target, dtype=np.float64)
+        return
+    scaled = np.multiply(values, factor, dtype=np.float64)
+    if add:
+        target += scaled if seen is None else np.where(seen, scaled, 0.0)
     else:
-        np.multiply(values, factor, out=target, dtype=np.float64, where=np.broadcast_to(seen, target.shape))
+        np.copyto(target, scaled, where=np.asarray(seen))
 
 
 def total(values: Iterable[Real]) -> Real:

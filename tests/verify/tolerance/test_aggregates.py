@@ -101,5 +101,6 @@ def _head_major(bound: aggregates.Bound) -> aggregates.Bound:
         confidence=bound.confidence,
         output_half_ulp=turn(bound.output_half_ulp),
         worst_case=turn(bound.worst_case),
-        overflow_ok=turn(bound.overflow_ok),
+        reference=turn(bound.reference),
+        form=bound.form,
     )
