@@ -44,6 +44,8 @@ class Call:
     probe_order: bool = False
     """The order of its work is looked at: on a GPU its inputs arrive late on a stream of its own
     (verify.candidates.device_streams), and everywhere its outputs are read twice."""
+    prefill: str = "nan"
+    """What output buffers that the harness makes hold beforehand: nan or finite (verify.candidates.output_buffers)."""
     splits: int = 0
     """Parts into which the range of keys is split, one of the declared split_counts; 0 = as the candidate likes."""
 

@@ -15,6 +15,20 @@ PASS, RACE = (Status.PASS,), (Status.RACE,)
 SHAPE = {"batch": 2, "seqlen_q": 128, "seqlen_k": 128, "nheads": 2, "head_dim": 64}
 Build = Callable[[], Candidate]
 
+
+def of(function: Callable[..., Any]) -> tuple[Build, str]:
+    """A registered function as a candidate on fp32."""
+    return (lambda: impostors.function_candidate(function)), "fp32"
+
+
+FILLING: Mapping[Callable[..., Any], tuple[Status, ...]] = {
+    impostors.torch_filling: PASS,
+    impostors.cupy_filling: PASS,
+    impostors.torch_filling_partly: (Status.UNWRITTEN,),
+    impostors.torch_overrunning: (Status.OUT_OF_BOUNDS,),
+}
+"""Functions that fill the buffer they are given -> what the prefill check says."""
+
 HONEST: Mapping[str, tuple[Build, str]] = {
     **{
         name: (lambda name=name: load(name), dtype)
@@ -29,7 +43,7 @@ HONEST: Mapping[str, tuple[Build, str]] = {
         }.items()
     },
     **{
-        function.__name__: (lambda function=function: impostors.function_candidate(function), "fp32")
+        function.__name__: of(function)
         for function in (impostors.torch_honest, impostors.torch_honest_side_stream, impostors.cupy_honest)
     },
 }
@@ -37,7 +51,7 @@ HONEST: Mapping[str, tuple[Build, str]] = {
 
 MISPLACED: Mapping[str, tuple[Build, str]] = {
     **{
-        function.__name__: (lambda function=function: impostors.function_candidate(function), "fp32")
+        function.__name__: of(function)
         for function in (
             impostors.torch_on_default_stream,
             impostors.torch_on_own_stream,
@@ -51,7 +65,7 @@ MISPLACED: Mapping[str, tuple[Build, str]] = {
 }
 
 DEFERRED: Mapping[str, tuple[Build, str]] = {
-    function.__name__: (lambda function=function: impostors.function_candidate(function), "fp32")
+    function.__name__: of(function)
     for function in (impostors.torch_deferred, impostors.torch_in_thread, impostors.cupy_deferred)
 }
 
@@ -59,6 +73,9 @@ EXPECTATIONS: tuple[tuple[str, Build, str, str, tuple[Status, ...]], ...] = (
     *((name, *made, check, PASS) for name, made in HONEST.items() for check in ("streams", "deferred")),
     *((name, *made, "streams", RACE) for name, made in MISPLACED.items()),
     *((name, *made, check, RACE) for name, made in DEFERRED.items() for check in ("streams", "deferred")),
+    *((name, *HONEST[name], "prefill", PASS) for name in ("cuda_textbook", "cuda_tiled")),
+    *((function.__name__, *of(function), "prefill", right) for function, right in FILLING.items()),
+    *((name, *HONEST[name], "split_merge", PASS) for name in ("torch_cuda_flash", "triton_attention", "cuda_tiled")),
 )
 """(name, how it is made, dtype, check, statuses that are right)."""
 

@@ -96,14 +96,14 @@ def torch_deferred(q: Any, k: Any, v: Any, softmax_scale: float) -> Any:
 
 @register(arrays="torch", arithmetic="eager")
 def torch_in_thread(q: Any, k: Any, v: Any, softmax_scale: float) -> Any:
-    """By a thread that starts when the call has returned."""
+    """By a thread that copies the result when the call has returned."""
     import torch
 
-    out = torch.full_like(q, torch.nan)
+    out, right = torch.full_like(q, torch.nan), _torch_attention(q, k, v, softmax_scale)
 
     def work() -> None:
         time.sleep(THREAD_DELAY_S)
-        out.copy_(_torch_attention(q, k, v, softmax_scale))
+        out.copy_(right)
 
     threading.Thread(target=work).start()
     return out
@@ -166,6 +166,31 @@ def cupy_deferred(q: Any, k: Any, v: Any, softmax_scale: float, out: Any) -> Non
     with side:
         CupyStreams().delay()
         out[...] = _cupy_attention(q, k, v, softmax_scale)
+
+
+@register(arrays="torch", arithmetic="eager")
+def torch_filling(q: Any, k: Any, v: Any, softmax_scale: float, out: Any) -> None:
+    """Fills the given buffer."""
+    out.copy_(_torch_attention(q, k, v, softmax_scale))
+
+
+@register(arrays="cupy", arithmetic="eager")
+def cupy_filling(q: Any, k: Any, v: Any, softmax_scale: float, out: Any) -> None:
+    """Fills the given buffer."""
+    out[...] = _cupy_attention(q, k, v, softmax_scale)
+
+
+@register(arrays="torch", arithmetic="eager")
+def torch_filling_partly(q: Any, k: Any, v: Any, softmax_scale: float, out: Any) -> None:
+    """Leaves the last row as it was."""
+    out[:, :-1] = _torch_attention(q, k, v, softmax_scale)[:, :-1]
+
+
+@register(arrays="torch", arithmetic="eager")
+def torch_overrunning(q: Any, k: Any, v: Any, softmax_scale: float, out: Any) -> None:
+    """Writes one element beyond the end of the buffer."""
+    out.copy_(_torch_attention(q, k, v, softmax_scale))
+    out.as_strided((out.numel() + 1,), (1,))[-1] = 0.0
 
 
 class Misplaced:

@@ -20,6 +20,7 @@ from kernels.options import Options
 from kernels.registry import kernel_named
 from verify.candidate import Call, KernelFaultError, Reply, Route
 from verify.candidates.device_streams import StreamDevice, run_probed
+from verify.candidates.output_buffers import PREFILL_DETAIL, GuardedBackend
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.errors import require
 from verify.verdict import Status
@@ -95,21 +96,22 @@ class CudaKernel:
         placed = machine.place(call.arrays)
         options = options_of(call, placed)
         q, k, v = (placed[name] for name in ("q", "k", "v"))
-        out, lse = forward(self._kernel, machine.backend, q, k, v, options=options)
+        backend = GuardedBackend(machine.backend, call.prefill)
+        out, lse = forward(self._kernel, backend, q, k, v, options=options)
         results = {"out": out, "lse": lse}
         if call.backward:
             dlse = placed["dlse"] if call.with_dlse else None
-            results |= backward(
-                self._kernel, machine.backend, q, k, v, out, lse, placed["dout"], options=options, dlse=dlse
-            )
+            results |= backward(self._kernel, backend, q, k, v, out, lse, placed["dout"], options=options, dlse=dlse)
         outputs = {name: machine.fetch(array) for name, array in results.items()}
         for status, message in machine.faults():
             raise KernelFaultError(status, message)
+        backend.buffers.check()
         if call.problem.dropout_p > 0:
             p = call.problem
             shape = (p.batch, p.nheads, p.seqlen_q, p.seqlen_k)
             outputs["dropout_keep"] = dropout_keep_mask(p.dropout_p, shape, seed=call.seed)
-        return Reply(outputs=outputs, route=Route(backend=machine.backend.name, details=machine.details()))
+        details = machine.details() | {PREFILL_DETAIL: call.prefill}
+        return Reply(outputs=outputs, route=Route(backend=machine.backend.name, details=details))
 
 
 def options_of(call: Call, placed: Mapping[str, Any]) -> Options:

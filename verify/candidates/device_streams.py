@@ -25,7 +25,7 @@ LATE, EARLY = "inputs arrived late", "inputs arrived before the call returned"
 moment met inputs that were there."""
 DELAY_CYCLES = 80_000_000
 """Clock cycles before each input arrives: 40 ms at 2 GHz; a warm call launches in some milliseconds."""
-SETTLE_S = 0.1
+SETTLE_S = 0.2
 """Wait between the two readings of a result: long against what a thread needs to be scheduled."""
 NAN_BYTE = 0xFF
 """Every byte of a poisoned float: NaN in fp16, bf16, fp32 and fp64."""

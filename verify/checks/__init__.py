@@ -11,6 +11,7 @@ from verify.checks.invariance import INVARIANCE
 from verify.checks.metamorphic import METAMORPHIC
 from verify.checks.poison import POISON
 from verify.checks.power import POWER
+from verify.checks.prefill import PREFILL
 from verify.checks.probes import PROBES
 from verify.checks.replay import DECLARED_ARITHMETIC, DECLARED_BACKWARD
 from verify.checks.sensitivity import SENSITIVITY
@@ -24,6 +25,7 @@ from verify.errors import require
 DEFAULT = (CONTRACT, FORWARD, LSE, BACKWARD, AGGREGATE, DETERMINISM, POWER, POISON, SPECIAL_VALUES)
 """Cheap enough for every case: at most six more calls and no bounds beside those of the case itself."""
 SEVERAL_CALLS = (
+    PREFILL,
     PROBES,
     INVARIANCE,
     METAMORPHIC,

@@ -71,6 +71,8 @@ class CaseRun:
     session: Session
     probe_order: bool = False
     """Every call asks for evidence of the order of its work."""
+    prefill: str = "nan"
+    """What the output buffers of every call hold beforehand, where the harness makes them."""
     splits: int = 0
     """Parts into which every call asks the range of keys to be split; 0 = as the candidate likes."""
     candidate_ms: float = 0.0
@@ -144,6 +146,7 @@ class CaseRun:
             with_dlse=backward and dlse,
             seed=self.case.seed,
             probe_order=self.probe_order,
+            prefill=self.prefill,
             splits=self.splits,
         )
         outcome = self.session.call(call)

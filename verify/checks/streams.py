@@ -38,11 +38,9 @@ def _streams(run: CaseRun) -> Finding:
         return skipped(STREAMS_NAME, NO_STREAM)
     ledger = Ledger(check=STREAMS_NAME, run=run)
     ledger.judge(probed, LABEL, backward=backward)
-    if ledger.statuses and outcome.status is Status.PASS and _right_without_probe(run, probed, backward=backward):
-        ledger.fail(Status.RACE, f"{LABEL}: {MISPLACED}")
     finding = ledger.finding()
-    if Status.RACE in ledger.statuses:
-        return replace(finding, status=Status.RACE, reasons=tuple(reversed(finding.reasons)))
+    if ledger.statuses and outcome.status is Status.PASS and _right_without_probe(run, probed, backward=backward):
+        return replace(finding, status=Status.RACE, reasons=(f"{LABEL}: {MISPLACED}", *finding.reasons))
     partial = finding.status is Status.PASS and details.get(STREAM_DETAIL) == EARLY
     return replace(finding, reasons=(PARTIAL,)) if partial else finding
 

@@ -71,6 +71,7 @@ class Worker:
         self._outputs = Arena(outputs_fd)
         self._allowance = _MemoryAllowance()
         self._candidate: Candidate | None = None
+        self._home = os.getpid()
 
     def answer(self, message: Start | Request) -> ToParent:
         """Reply to one message of the parent."""
@@ -85,6 +86,7 @@ class Worker:
             described = _described(self._candidate) if message.describe else None
         except _ANYTHING as error:
             return _failed(message.nonce, describe(error))
+        self._end_copy()
         self._allowance.begin(message.memory_limit_bytes)
         return Ready(nonce=message.nonce, described=described)
 
@@ -98,6 +100,7 @@ class Worker:
             with_dlse=request.with_dlse,
             seed=request.seed,
             probe_order=request.probe_order,
+            prefill=request.prefill,
             splits=request.splits,
         )
         answer = execute(self._candidate, call, _ANYTHING)
@@ -111,6 +114,11 @@ class Worker:
         self._ensure(self._outputs, total + ALIGNMENT * len(outputs))
         specs = write_outputs(outputs, self._outputs)
         return Ran(nonce=request.nonce, outputs=specs, route=route_spec(answer.reply.route), notes=answer.notes)
+
+    def _end_copy(self) -> None:
+        """End a copy that the candidate forked and that came back: one call has one writer of outputs and one reply."""
+        if os.getpid() != self._home:
+            os._exit(0)
 
     def _ensure(self, arena: Arena, nbytes: int) -> None:
         if nbytes > arena.size:  # the arena maps at most twice what is asked, rounded up to pages
@@ -168,13 +176,9 @@ def main(arguments: list[str]) -> int:
         os.set_inheritable(fds[name], False)
     faulthandler.enable(file=fds["stack"])
     faulthandler.register(DUMP_SIGNAL, file=fds["stack"])
-    home = os.getpid()
     worker = Worker(fds["inputs"], fds["outputs"])
     while (message := read_request(fds["request"])) is not None:
-        reply = encode_frame(worker.answer(message))
-        if os.getpid() != home:  # a copy that the candidate forked came back: one call, one reply
-            os._exit(0)
-        write_all(fds["reply"], reply)
+        write_all(fds["reply"], encode_frame(worker.answer(message)))
     return 0
 
 

@@ -193,6 +193,7 @@ class ProcessSession:
             with_dlse=call.with_dlse,
             seed=call.seed,
             probe_order=call.probe_order,
+            prefill=call.prefill,
             splits=call.splits,
         )
         started = time.perf_counter()

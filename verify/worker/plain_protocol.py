@@ -68,6 +68,7 @@ class Request:
     with_dlse: bool
     seed: int
     probe_order: bool = False
+    prefill: str = "nan"
     splits: int = 0
 
 

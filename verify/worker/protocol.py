@@ -91,6 +91,7 @@ class Request(msgspec.Struct, tag="call", frozen=True, kw_only=True, forbid_unkn
     with_dlse: bool
     seed: int
     probe_order: bool = False
+    prefill: Name = "nan"
     splits: int = 0
 
 

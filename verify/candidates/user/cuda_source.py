@@ -6,6 +6,7 @@ Inputs are copied to contiguous buffers and outputs start as NaN; the launches a
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from functools import partial
@@ -19,6 +20,7 @@ from kernels.cpu_backend import Buffer, Build, cache_dir, compile_module, guarde
 from verify.candidate import Array, Call, KernelFaultError, RefusedError, Reply, Route, output_shapes
 from verify.candidates.cuda import DEVICE_VARIABLE, fault_status
 from verify.candidates.device_streams import StreamDevice, arrive, poison_of, read, run_probed
+from verify.candidates.output_buffers import PREFILL_BYTES, PREFILL_DETAIL
 from verify.dtypes import BF16, float_format
 from verify.registration import CudaSource, Launch
 from verify.registration.cuda_source import FLOATS, INPUTS, evaluate, read_description, size_names
@@ -89,7 +91,7 @@ class CudaSourceCandidate:
         shapes = output_shapes(call.problem, call.arrays)
         for name in owed:
             if name in shapes:
-                device.put(name, self._blank(name, shapes[name], call.problem.dtype), writable=True)
+                device.put(name, self._blank(name, shapes[name], call), writable=True)
         floats = {name: float(getattr(call.problem, name)) for name in FLOATS}
         module = _module(described, names)
         for launches in (described.forward, described.backward if call.backward else ()):
@@ -98,13 +100,16 @@ class CudaSourceCandidate:
             for launch in launches:
                 device.launch(module, launch, names, floats)
         outputs = {name: device.get(name) for name in owed if name in shapes}
-        return Reply(outputs=outputs, route=Route(backend=self.name, details={"device": "gpu" if _on_gpu() else "cpu"}))
+        details = {"device": "gpu" if _on_gpu() else "cpu", PREFILL_DETAIL: call.prefill}
+        return Reply(outputs=outputs, route=Route(backend=self.name, details=details))
 
-    def _blank(self, name: str, shape: tuple[int, ...], dtype: str) -> Array:
+    def _blank(self, name: str, shape: tuple[int, ...], call: Call) -> Array:
+        dtype = call.problem.dtype
         arithmetic = self.contract.arithmetic[dtype]
         by_name = {"lse": arithmetic.lse_dtype, "out": arithmetic.out_dtype, "dsink": "fp32"}
         kind = float_format(by_name.get(name, arithmetic.grad_dtype) or dtype).numpy_dtype
-        return np.full(shape, np.nan, dtype=kind)
+        memory = np.full(math.prod(shape) * kind.itemsize, PREFILL_BYTES[call.prefill], np.uint8)
+        return memory.view(kind).reshape(shape)
 
 
 class _Cpu:

@@ -6,6 +6,7 @@ Converts layouts at the edge; computes nothing.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import numpy as np
 
 from verify.candidate import Call, KernelFaultError, RefusedError, Reply, Route, output_shapes
 from verify.candidates.device_streams import run_probed
+from verify.candidates.output_buffers import PREFILL_DETAIL, OutputBuffers
 from verify.candidates.user.worlds import World, make_world, world_missing
+from verify.dtypes import float_format
 from verify.registration import GRADIENTS, Declaration, argument_names
+from verify.registration.signature import FORWARD_BUFFERS
 from verify.verdict import Status
 
 _HEADED = ("q", "k", "v", "out", "dout", "dq", "dk", "dv")
@@ -54,8 +58,10 @@ class FunctionCandidate:
         world = self._world
 
         def exchange() -> Reply:
-            outputs = _Exchange(self._declared, call, world).outputs()
-            return Reply(outputs=outputs, route=Route(backend=self.name, details=world.facts()))
+            asked = _Exchange(self._declared, call, world)
+            outputs = asked.outputs()
+            details = world.facts() | ({PREFILL_DETAIL: call.prefill} if asked.fills_buffers else {})
+            return Reply(outputs=outputs, route=Route(backend=self.name, details=details))
 
         return run_probed(call, world.streams() if call.probe_order else None, exchange)
 
@@ -73,6 +79,13 @@ class _Exchange:
         brought = world.bring(arrays)
         self._given = {name: self._turned(name, value) for name, value in brought.items()} | _numbers(call)
         self._shapes = output_shapes(call.problem, call.arrays)
+        self._buffers = OutputBuffers(world.allocate, world.fetch, call.prefill)
+
+    @property
+    def fills_buffers(self) -> bool:
+        """Whether its outputs are buffers that the harness makes."""
+        taken = argument_names(self._declared.function).values()
+        return any(name in taken for name in FORWARD_BUFFERS)
 
     def outputs(self) -> dict[str, Any]:
         """Results by name, as NumPy arrays in the harness's layout."""
@@ -85,7 +98,9 @@ class _Exchange:
         results = self._invoke(declared.function, declared.returns)
         if self._call.backward:
             results |= self._autograd(results) if declared.autograd else self._explicit(results)
-        return {name: self._world.fetch(self._turned(name, value)) for name, value in results.items()}
+        outputs = {name: self._world.fetch(self._turned(name, value)) for name, value in results.items()}
+        self._buffers.check()
+        return outputs
 
     def _explicit(self, forward: Mapping[str, Any]) -> dict[str, Any]:
         assert self._declared.backward is not None, "run refuses a backward that is not declared"
@@ -132,7 +147,8 @@ class _Exchange:
         dtype = by_name.get(name, arithmetic.grad_dtype) or p.dtype
         if self._declared.layout == "bhsd" and name in _HEADED:
             shape = (shape[0], shape[2], shape[1], shape[3])
-        return self._world.empty(shape, dtype)
+        itemsize = float_format(dtype).numpy_dtype.itemsize
+        return self._world.shaped(self._buffers.make(name, math.prod(shape) * itemsize), shape, dtype)
 
     def _turned(self, name: str, value: Any) -> Any:
         """Between the harness's layout and the function's: the exchange is its own inverse."""

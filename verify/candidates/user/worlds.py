@@ -15,7 +15,7 @@ import numpy as np
 from verify.candidate import Array
 from verify.candidates.device_streams import StreamDevice
 from verify.candidates.torch_arrays import to_tensor, torch_missing
-from verify.dtypes import BF16, float_format
+from verify.dtypes import float_format
 
 DEVICE_VARIABLE = "ATTN_VERIFY_DEVICE"
 
@@ -26,8 +26,11 @@ class World(Protocol):
     def bring(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """The call's arrays in the library, strides kept."""
 
-    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """An output buffer full of NaN: what is left unwritten shows."""
+    def allocate(self, nbytes: int) -> Any:
+        """uint8 memory of the library."""
+
+    def shaped(self, memory: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """An array over uint8 memory of its size."""
 
     def swapped(self, array: Any) -> Any:
         """View with axes 1 and 2 exchanged: (batch, seqlen, heads, dim) <-> (batch, heads, seqlen, dim)."""
@@ -48,8 +51,11 @@ class NumpyWorld:
     def bring(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         return dict(arrays)
 
-    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        return np.full(shape, np.nan, dtype=float_format(dtype).numpy_dtype)
+    def allocate(self, nbytes: int) -> Any:
+        return np.empty(nbytes, np.uint8)
+
+    def shaped(self, memory: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        return memory.view(float_format(dtype).numpy_dtype).reshape(shape)
 
     def swapped(self, array: Any) -> Any:
         return array.swapaxes(1, 2) if isinstance(array, np.ndarray) and array.ndim == 4 else array
@@ -77,11 +83,16 @@ class TorchWorld:
 
         return {name: to_device(array, self.device) for name, array in arrays.items()}
 
-    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+    def allocate(self, nbytes: int) -> Any:
+        import torch
+
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+
+    def shaped(self, memory: Any, shape: tuple[int, ...], dtype: str) -> Any:
         import torch
 
         kinds = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64}
-        return torch.full(shape, torch.nan, dtype=kinds.get(dtype, torch.float32), device=self.device)
+        return memory.view(kinds.get(dtype, torch.float32)).view(shape)
 
     def swapped(self, array: Any) -> Any:
         import torch
@@ -125,10 +136,12 @@ class CupyWorld:
     def bring(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         return self._machine.place(arrays)
 
-    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        if dtype == "bf16":
-            return self._cupy.full(shape, np.array(np.nan, BF16.numpy_dtype).view(np.uint16), dtype=np.uint16)
-        return self._cupy.full(shape, np.nan, dtype=float_format(dtype).numpy_dtype)
+    def allocate(self, nbytes: int) -> Any:
+        return self._cupy.empty(nbytes, np.uint8)
+
+    def shaped(self, memory: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        kind = np.dtype(np.uint16) if dtype == "bf16" else float_format(dtype).numpy_dtype
+        return memory.view(kind).reshape(shape)
 
     def swapped(self, array: Any) -> Any:
         return array.swapaxes(1, 2) if isinstance(array, self._cupy.ndarray) and array.ndim == 4 else array
