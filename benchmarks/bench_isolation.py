@@ -1,11 +1,13 @@
-"""What a process of its own costs a candidate: the same calls made directly, in-process and through a worker.
+"""What a process of its own costs a candidate: bare calls and whole judged cases, in this process and through a worker.
 
     python benchmarks/bench_isolation.py [--candidate NAME] [--repeats N]
 
-Prints one row for each case: least milliseconds of a direct call, of a session in this process and of a worker, the
-ratio of worker to in-process session, and whether their outputs have the same bits. Other load only ever adds to a
-time, so the least is the cost; rounds are interleaved, so that load meets all three alike. Last line: seconds to start
-a worker and to have an answer again after a crash. Set OMP_NUM_THREADS=1 for steady figures.
+First table, one row for each call: least milliseconds of a direct call, of a session in this process and of a worker,
+the ratio of worker to in-process session, and whether their outputs have the same bits. Second table, the same for a
+judged case (inputs, reference, bounds, default checks; `run` against `run --in-process`), and whether both verdicts are
+the same. Other load only ever adds to a time, so the least is the cost; rounds are interleaved, so that load meets all
+alike. Last line: seconds to start a worker and to have an answer again after a crash. Set OMP_NUM_THREADS=1 for steady
+figures.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ from verify.candidates import load
 from verify.case import Case, Recipe
 from verify.inputs import make_inputs
 from verify.problem import AttentionProblem, default_scale
+from verify.runner import Judge, RunOptions
 from verify.worker import InProcessSession, Outcome, ProcessSession
 
 # (batch, seqlen, nheads, head_dim): from next to no arithmetic to some 10 ms of it
 SIZES = ((1, 8, 1, 16), (1, 64, 2, 64), (2, 128, 4, 64), (1, 512, 4, 64))
 
 
-def make_call(size: tuple[int, int, int, int], dtype: str) -> Call:
-    """Forward and backward on normal values."""
+def make_case(size: tuple[int, int, int, int], dtype: str) -> Case:
+    """Causal attention on normal values."""
     batch, seqlen, nheads, head_dim = size
     problem = AttentionProblem(
         batch=batch,
@@ -45,8 +48,13 @@ def make_call(size: tuple[int, int, int, int], dtype: str) -> Call:
         causal=True,
         dtype=dtype,
     )
-    inputs = make_inputs(Case(problem=problem, recipe=Recipe.of("normal"), seed=1))
-    return Call(problem=problem, arrays=inputs.arrays, backward=True)
+    return Case(problem=problem, recipe=Recipe.of("normal"), seed=1)
+
+
+def make_call(size: tuple[int, int, int, int], dtype: str) -> Call:
+    """Forward and backward of that case."""
+    case = make_case(size, dtype)
+    return Call(problem=case.problem, arrays=make_inputs(case).arrays, backward=True)
 
 
 def interleaved_ms(runs: tuple[Callable[[], object], ...], repeats: int) -> list[float]:
@@ -90,6 +98,23 @@ def bench_calls(name: str, session: ProcessSession, repeats: int) -> None:
             click.echo(f"{label:>28} {direct:10.3f} {own:10.3f} {worker:10.3f} {worker / own:6.2f} {verdict}")
 
 
+def bench_cases(name: str, repeats: int) -> None:
+    """One line for each size: the whole case, judged as `run` and as `run --in-process` do it."""
+    judges = [Judge(RunOptions(candidates=(name,), in_process=here)) for here in (True, False)]
+    click.echo(f"{'judged case':>28} {'in-process ms':>14} {'worker ms':>10} {'ratio':>6} verdict")
+    try:
+        for size in SIZES:
+            case = make_case(size, "fp32")
+            runs = tuple((lambda j=judge, c=case: next(j.judge(c)).verdict.status) for judge in judges)
+            equal = runs[0]() == runs[1]()
+            own, worker = interleaved_ms(runs, repeats)
+            label = "b{}s{}h{}d{}".format(*size) + " fp32"
+            click.echo(f"{label:>28} {own:14.3f} {worker:10.3f} {worker / own:6.2f} {'same' if equal else 'DIFFERENT'}")
+    finally:
+        for judge in judges:
+            judge.close()
+
+
 def kill_and_wait(pid: int) -> None:
     """Kill a process and return when it is dead."""
     ended = os.pidfd_open(pid)
@@ -120,6 +145,7 @@ def main(candidate: str, repeats: int) -> None:
     """Measure what isolation costs."""
     with ProcessSession(candidate, timeout_s=60.0) as session:
         bench_calls(candidate, session, repeats)
+    bench_cases(candidate, max(1, repeats // 5))
     bench_starts(candidate, 5)
 
 

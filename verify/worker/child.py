@@ -104,6 +104,7 @@ class Worker:
             splits=request.splits,
         )
         answer = execute(self._candidate, call, _ANYTHING)
+        self._end_copy()
         if answer.reply is None:
             return _failed(request.nonce, answer)
         outputs = answer.reply.outputs

@@ -218,6 +218,14 @@ def fork_and_return_twice(call: Call) -> Reply:
 
 
 @act
+def fork_a_late_writer(call: Call) -> Reply:
+    if os.fork():
+        return honest(call)
+    time.sleep(0.3)
+    return Reply(outputs={name: np.zeros_like(array) for name, array in honest(call).outputs.items()}, route=ROUTE)
+
+
+@act
 def close_every_descriptor(call: Call) -> Reply:
     os.closerange(0, 1000)
     return honest(call)

@@ -139,6 +139,16 @@ def test_fault_between_calls_is_no_fault_of_the_next(
     assert_honest(worker_session)
 
 
+def test_forked_copy_does_not_write_outputs(worker_session: ProcessSession, act: Act) -> None:
+    assert worker_session.call(act("fork_a_late_writer")).status is Status.PASS
+    worker = worker_session._worker
+    assert worker is not None
+    before = bytes(worker.outputs.buffer)
+    time.sleep(0.6)
+    assert bytes(worker.outputs.buffer) == before
+    assert any(before)
+
+
 def test_forked_copy_does_not_answer_twice(worker_session: ProcessSession, act: Act, assert_honest: Check) -> None:
     for _ in range(3):
         assert worker_session.call(act("fork_and_return_twice")).status is Status.PASS
