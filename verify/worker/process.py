@@ -73,6 +73,9 @@ class WorkerProcess:
             os.set_blocking(fd, False)
         for fd in (self._reply_fd, self._output_fd, self._pid_fd):
             self._poller.register(fd, select.POLLIN)
+        self._idle_poller = select.poll()
+        for fd in (self._reply_fd, self._pid_fd):
+            self._idle_poller.register(fd, select.POLLIN)
 
     @property
     def pid(self) -> int:
@@ -80,10 +83,7 @@ class WorkerProcess:
 
     def idle_fault(self) -> str | None:
         """Why a worker that has nothing to do is of no use any more, or None when it is well."""
-        ready = select.poll()
-        ready.register(self._reply_fd, select.POLLIN)
-        ready.register(self._pid_fd, select.POLLIN)
-        flagged = {fd for fd, _ in ready.poll(0)}
+        flagged = {fd for fd, _ in self._idle_poller.poll(0)}
         if self._pid_fd in flagged:
             return f"the worker was lost: {self._exit_fault('after its reply to the call before')}"
         return "the worker was lost: spoke after its reply to the call before" if flagged else None
