@@ -25,6 +25,7 @@ _FA2 = fused_contract(
     max_head_dim=128,
     head_dim_multiple=64,
     deterministic=True,
+    fully_masked_rows=False,
     tile_k=16,
     sum_rounded_probs=True,
 )
@@ -35,6 +36,7 @@ _FA3 = fused_contract(
     max_head_dim=128,
     head_dim_multiple=64,
     deterministic=True,
+    fully_masked_rows=False,
 )
 """hopper/attention_updater.cuh: the row sum is taken in fp32 before P is converted."""
 # log2 and lse in base 2 are rounded before the conversion: counted with the logarithm.
@@ -55,11 +57,13 @@ DECODE = Contract(
         backward=False,
         outputs=_FORWARD,
         empty=False,
+        fully_masked_rows=False,
     ),
     arithmetic=dict.fromkeys(HALF, Arithmetic(scale_roundings=4, exp_ulp=2.0, log_ulp=4.0, tile_k=2)),
 )
 """decode.cuh on CUDA cores: everything in fp32; at least two keys between two rescalings (compute_qk, tile_size).
 K and V share one set of strides, so that layouts with gaps of their own are out."""
+# A row without keys keeps the initial maximum, which is -5e4 and not -inf (math.cuh): out is 0, lse finite.
 WORKSPACE_BYTES = 128 << 20
 """What the library's documentation recommends for its split-k scratch."""
 GROUPS = (1, 2, 3, 4, 8)

@@ -40,7 +40,10 @@ class XformersAttention:
             operand.requires_grad_()
         forced = ops.MemoryEfficientAttentionCutlassOp
         bias = _causal(call)
-        out = ops.memory_efficient_attention(*operands, attn_bias=bias, scale=call.problem.softmax_scale, op=forced)
+        try:
+            out = ops.memory_efficient_attention(*operands, attn_bias=bias, scale=call.problem.softmax_scale, op=forced)
+        except (NotImplementedError, ValueError) as error:  # what its dispatch raises, reasons in the last lines
+            raise RefusedError(" ".join(str(error).split())) from error
         results = {"out": out}
         if call.backward:
             gradients = torch.autograd.grad(out, operands, to_device(call.arrays["dout"]), materialize_grads=True)
