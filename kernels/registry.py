@@ -19,7 +19,7 @@ from kernels.kernel import (
 FEATURES = frozenset(
     {
         "causal", "causal_topleft", "window", "boolean", "block_sparse",
-        "bias", "alibi", "softcap", "sink", "dropout",
+        "bias", "bias_minus_infinity", "alibi", "softcap", "sink", "dropout",
         "gqa", "ragged", "lengths", "dv",
     }
 )  # fmt: skip

@@ -11,7 +11,7 @@ from verify.errors import require
 from verify.problem import LAYOUTS, AttentionProblem
 
 _MASKS = ("causal", "causal_topleft", "window", "boolean", "block_sparse")
-_SCORES = ("bias", "alibi", "softcap", "sink", "dropout")
+_SCORES = ("bias", "bias_minus_infinity", "alibi", "softcap", "sink", "dropout")
 _SHAPES = ("gqa", "ragged", "paged", "lengths", "dv")
 OPTIONAL_FEATURES = frozenset(_MASKS + _SCORES + _SHAPES)
 OUTPUT_NAMES = ("out", "lse", "dq", "dk", "dv", "dbias", "dsink")

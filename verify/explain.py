@@ -61,7 +61,7 @@ SUSPECTS: Mapping[str, tuple[str, ...]] = {
     "score": ("softcap", "bias", "alibi", "sink"),
     "dropout": ("dropout",),
     "head": ("gqa",),
-    "layout": ("bhsd", "packed_qkv", "sliced", "broadcast", "offset"),
+    "layout": ("bhsd", "packed_qkv", "sliced", "broadcast", "offset", "strided"),
     "head_dim": ("dv",),
     "mask": ("causal", "causal_topleft", "window", "boolean", "block_sparse"),
 }
@@ -147,7 +147,8 @@ def _any_nan(e: Evidence) -> bool:
 def _some_row_is_empty(e: Evidence) -> bool:
     p = e.problem
     short = p.causal and p.seqlen_q > p.seqlen_k
-    return short or p.window is not None or p.pattern != "none" or p.seqlens_k is not None or p.is_ragged
+    hidden = p.window is not None or p.pattern != "none" or p.bias_hidden > 0
+    return short or hidden or p.seqlens_k is not None or p.is_ragged
 
 
 def _only(*names: str) -> Rule:

@@ -30,11 +30,11 @@ def draw_extras(draw: Draw, operands: Operands, *, poison: str) -> dict[str, Arr
     rows = (p.nheads, p.total_q) if p.is_ragged else (p.batch, p.nheads, p.seqlen_q)
     found: dict[str, Array] = {"dlse": _packed_normal(draw, rows)}
     if p.pattern == "boolean":
-        drawn = _keep_rows(draw, "mask", (p.batch, p.nheads, p.seqlen_q, p.seqlen_k))
+        drawn = _keep_rows(draw, "mask", (p.batch, p.nheads, p.seqlen_q, p.seqlen_k), p.keep_fraction)
         found["mask"] = _outside_true(p, drawn if operands.mask is None else operands.mask.copy())
     if p.pattern == "block_sparse":
         blocks = (-(-p.seqlen_q // p.block_size[0]), -(-p.seqlen_k // p.block_size[1]))
-        found["block_mask"] = _keep_rows(draw, "block_mask", (p.batch, p.nheads, *blocks))
+        found["block_mask"] = _keep_rows(draw, "block_mask", (p.batch, p.nheads, *blocks), p.keep_fraction)
     if p.bias == "additive":
         found["bias"] = _bias(draw, poison)
     if p.bias == "alibi":
@@ -57,10 +57,10 @@ def _packed_normal(draw: Draw, rows: tuple[int, ...]) -> Array:
     return padded
 
 
-def _keep_rows(draw: Draw, name: str, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Keep each element with keep_fraction; below 1, some rows keep nothing."""
-    keep = draw.uniform(name, shape) < draw.problem.keep_fraction
-    if draw.problem.keep_fraction < 1.0:
+def _keep_rows(draw: Draw, name: str, shape: tuple[int, ...], fraction: float) -> NDArray[np.bool_]:
+    """Keep that fraction of the elements; below 1, some rows keep nothing."""
+    keep = draw.uniform(name, shape) < fraction
+    if fraction < 1.0:
         keep &= draw.uniform(f"{name}.rows", (*shape[:-1], 1)) >= DEAD_ROW_SHARE
     return keep
 
@@ -75,12 +75,15 @@ def _outside_true(p: AttentionProblem, keep: NDArray[np.bool_]) -> NDArray[np.bo
 
 
 def _bias(draw: Draw, poison: str) -> Array:
-    """N(0, 1) in the storage dtype; poison where no sequence has a row and key."""
+    """N(0, 1) in the storage dtype, -inf where it hides a key; poison where no sequence has a row and key."""
     p = draw.problem
     form = float_format(p.dtype)
     batch = 1 if p.bias_broadcast[0] else p.batch
     heads = 1 if p.bias_broadcast[1] else p.nheads
     bias = draw.normal("bias", (batch, heads, p.seqlen_q, p.seqlen_k)).astype(np.float32).astype(form.numpy_dtype)
+    if p.bias_hidden > 0:
+        shown = _keep_rows(draw, "bias.hidden", bias.shape, 1.0 - p.bias_hidden)
+        bias = np.where(shown, bias, bias.dtype.type(-np.inf))
     used = np.zeros((batch, 1, p.seqlen_q, p.seqlen_k), dtype=bool)
     for sequence in range(p.batch):
         rows, keys = p.lengths(sequence)

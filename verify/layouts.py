@@ -36,6 +36,8 @@ SLICED_GAPS: Mapping[str, tuple[int, int, int]] = {
     "v": (2, 1, 24),
     "dout": (1, 2, 32),
 }
+ELEMENT_STEP = 2
+"""Elements from one element of a strided head vector to the next."""
 SLICED_ROW_GAP = 8
 """Elements between two rows of a sliced mask or bias."""
 
@@ -153,6 +155,8 @@ def _strides(layout: str, name: str, shape: Shape) -> Shape:
     if layout == "sliced" and name in OPERANDS:
         wide = [extent + gap for extent, gap in zip(shape[-3:], SLICED_GAPS[name], strict=True)]
         return _row_major((*shape[:-3], *wide))
+    if layout == "strided" and name in OPERANDS:
+        return tuple(ELEMENT_STEP * step for step in _row_major(shape))
     if layout == "sliced" and name in ("mask", "bias"):
         return _row_major((*shape[:-1], shape[-1] + SLICED_ROW_GAP))
     return _row_major(shape)

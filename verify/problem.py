@@ -13,6 +13,8 @@ ALIGNMENTS = ("bottom_right", "top_left")
 PATTERNS = ("none", "boolean", "block_sparse")
 BIASES = ("none", "additive", "alibi")
 LAYOUTS = ("bshd", "bhsd", "packed_qkv", "sliced", "broadcast", "offset")
+"""Layouts whose head vectors are dense, which is what libraries take."""
+EVERY_LAYOUT = (*LAYOUTS, "strided")
 Window = tuple[int | None, int | None]
 
 
@@ -55,6 +57,8 @@ class AttentionProblem:
     bias: str = "none"
     bias_broadcast: tuple[bool, bool] = (False, False)
     """(batch, heads): True where the additive bias has extent 1 and is shared."""
+    bias_hidden: float = 0.0
+    """Share of the elements of an additive bias that are -inf: each hides its key as a mask does."""
     softcap: float = 0.0
     """c of scores = c*tanh(scores/c); 0 = none."""
     sink: bool = False
@@ -69,7 +73,7 @@ class AttentionProblem:
     """Keys a page of a paged KV cache; 0 = contiguous. Needs seqlens_k."""
     layout: str = "bshd"
     """Memory layout: bshd, bhsd, packed_qkv, sliced (gaps between rows), broadcast (stride 0 over the batch of k, v),
-    offset (unaligned base)."""
+    offset (unaligned base), strided (gaps between the elements of a head vector)."""
 
     def __post_init__(self) -> None:
         _check_shapes(self)
@@ -126,7 +130,9 @@ def _check_features(p: AttentionProblem) -> None:
     require(p.alignment in ALIGNMENTS, "alignment", p.alignment, "one of " + ", ".join(ALIGNMENTS))
     require(p.pattern in PATTERNS, "pattern", p.pattern, "one of " + ", ".join(PATTERNS))
     require(p.bias in BIASES, "bias", p.bias, "one of " + ", ".join(BIASES))
-    require(p.layout in LAYOUTS, "layout", p.layout, "one of " + ", ".join(LAYOUTS))
+    require(p.layout in EVERY_LAYOUT, "layout", p.layout, "one of " + ", ".join(EVERY_LAYOUT))
+    hidden_ok = 0.0 <= p.bias_hidden <= 1.0 and (p.bias_hidden == 0.0 or p.bias == "additive")
+    require(hidden_ok, "bias_hidden", p.bias_hidden, "a number in [0, 1], and 0 without an additive bias")
     require(0.0 <= p.keep_fraction <= 1.0, "keep_fraction", p.keep_fraction, "a number in [0, 1]")
     require(0.0 <= p.dropout_p < 1.0, "dropout_p", p.dropout_p, "a number in [0, 1)")
     require(math.isfinite(p.softcap) and p.softcap >= 0, "softcap", p.softcap, "a finite number >= 0")
@@ -154,8 +160,8 @@ def _check_lengths(p: AttentionProblem) -> None:
         require(fits, "seqlens_k", p.seqlens_k, f"{p.batch} lengths in [0, seqlen_k={p.seqlen_k}]")
     require(p.page_size >= 0, "page_size", p.page_size, "an integer >= 0")
     require(not p.page_size or p.seqlens_k is not None, "page_size", p.page_size, "seqlens_k given with it")
-    plain = p.layout in ("bshd", "sliced", "offset") or not (p.is_ragged or p.page_size)
-    require(plain, "layout", p.layout, "bshd, sliced or offset for ragged or paged inputs")
+    plain = p.layout in ("bshd", "sliced", "offset", "strided") or not (p.is_ragged or p.page_size)
+    require(plain, "layout", p.layout, "bshd, sliced, offset or strided for ragged or paged inputs")
     packable = p.layout != "packed_qkv" or (p.seqlen_q == p.seqlen_k and p.nheads == p.nheads_kv)
     packable = packable and (p.layout != "packed_qkv" or p.head_dim == p.head_dim_v)
     require(packable, "layout", p.layout, "equal seqlens, heads and head dims for packed_qkv")

@@ -33,7 +33,7 @@ from verify.grid.axes import (
     make_problem,
     mask_fields,
 )
-from verify.problem import LAYOUTS, AttentionProblem
+from verify.problem import EVERY_LAYOUT, AttentionProblem
 from verify.recipes import drawn_recipe_names, recipe_names
 
 _MASK_NEEDS: dict[str, frozenset[str]] = {"none": frozenset(), "causal_window": frozenset({"causal", "window"})}
@@ -64,7 +64,7 @@ def problems(
     capabilities: Capabilities | None = None,
     dtypes: Collection[str] = STORAGE_DTYPES,
     features: Collection[str] = OPTIONAL_FEATURES,
-    layouts: Collection[str] = LAYOUTS,
+    layouts: Collection[str] = EVERY_LAYOUT,
     max_seqlen: int = 160,
     max_batch: int = 4,
     max_score_elements: int = 100_000,
@@ -131,7 +131,7 @@ def cases(
 
 
 def _everything() -> Capabilities:
-    return Capabilities(features=OPTIONAL_FEATURES)
+    return Capabilities(features=OPTIONAL_FEATURES, layouts=frozenset(EVERY_LAYOUT))
 
 
 def _space(
@@ -152,7 +152,7 @@ def _space(
     space = _Space(
         dtypes=tuple(name for name in STORAGE_DTYPES if name in dtypes and name in capabilities.dtypes),
         features=frozenset(features) & capabilities.features,
-        layouts=tuple(name for name in LAYOUTS if name in layouts and name in capabilities.layouts),
+        layouts=tuple(name for name in EVERY_LAYOUT if name in layouts and name in capabilities.layouts),
         head_dims=fitting or (multiple,),
         max_seqlen=max_seqlen,
         max_batch=max_batch,
@@ -189,7 +189,7 @@ def _length_lists(space: _Space, count: int) -> SearchStrategy[list[int]]:
 
 @cache
 def _window_side(longest: int) -> SearchStrategy[int | None]:
-    return st.one_of(st.sampled_from((0, 16, None)), st.integers(0, longest))
+    return st.one_of(st.none(), st.sampled_from((0, 16)), st.integers(0, longest))
 
 
 @st.composite
@@ -205,7 +205,7 @@ def _recipes(draw: DrawFn, fixed: tuple[Recipe, ...]) -> Recipe:
 @st.composite
 def _problems(draw: DrawFn, space: _Space) -> AttentionProblem:
     layout = draw(_any_of(space.layouts))
-    forms = FORMS if layout in ("bshd", "sliced", "offset") else _PACKED_FORMS
+    forms = FORMS if layout in ("bshd", "sliced", "offset", "strided") else _PACKED_FORMS
     form = draw(_any_of(("plain", *space.allowed(forms))))
     packed = layout == "packed_qkv"
     # Drawn for packed too: Hypothesis prefers few choices, and would shrink to the layout that has fewer of them.
@@ -293,8 +293,10 @@ def _scores(draw: DrawFn, space: _Space) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if "bias" in names:
         fields |= {"bias": "additive", "bias_broadcast": (draw(st.booleans()), draw(st.booleans()))}
+        if "bias_minus_infinity" in space.features:
+            fields["bias_hidden"] = draw(_any_of((0.0, 0.0, 0.25, 0.9)))
     if "alibi" in names:
-        fields |= {"bias": "alibi", "bias_broadcast": (False, False)}
+        fields |= {"bias": "alibi", "bias_broadcast": (False, False), "bias_hidden": 0.0}
     if "softcap" in names:
         fields["softcap"] = draw(_any_of((15.0, 50.0, 1.0)))
     if "sink" in names:

@@ -14,7 +14,7 @@ from verify.grid.pairwise import SMALL, Sampler
 from verify.inputs import make_inputs
 
 # SHA-256 prefixes of the joined case ids at seed 0: a change of the grid is a decision, not an accident.
-GOLDEN = {"quick": "7651d9fc20311546", "full": "edcf1d6e5674fabd"}
+GOLDEN = {"quick": "c5ec38a4b14ea071", "full": "68e8e904db16ffd8"}
 
 
 def problem_facts(case: Case) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_cases_are_distinct_problems_and_parse_back(profile: str) -> None:
 
 def test_profiles_have_their_sizes_and_contain_one_another() -> None:
     quick, full, nightly = (profile_cases(profile, seed=0) for profile in PROFILES)
-    assert 100 <= len(quick) <= 170
+    assert 100 <= len(quick) <= 180
     assert 900 <= len(full) <= 1100
     assert full[: len(quick)] == quick
     assert nightly[: len(full)] == full

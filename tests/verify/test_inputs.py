@@ -186,6 +186,15 @@ def test_bias_is_poison_where_no_sequence_has_a_key() -> None:
     assert np.isfinite(shared).all()
 
 
+def test_a_hiding_bias_has_its_share_of_minus_infinity_and_whole_rows_of_it() -> None:
+    fields = {"bias": "additive", "seqlen_q": 64, "seqlen_k": 64, "nheads": 2}
+    plain, hiding = (make_inputs(case_of(**fields, bias_hidden=share)).arrays["bias"] for share in (0.0, 0.3))
+    hidden = np.isneginf(hiding)
+    assert 0.2 < hidden.mean() < 0.5
+    assert hidden.all(axis=-1).any()
+    np.testing.assert_array_equal(hiding[~hidden], plain[~hidden])
+
+
 def test_a_mutated_element_and_a_mutated_gap_change_their_digests() -> None:
     inputs = make_inputs(dataclasses.replace(case_of(), problem=AttentionProblem(layout="sliced")))
     values, buffers = inputs.digest(), inputs.buffer_digest()

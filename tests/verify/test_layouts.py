@@ -13,7 +13,7 @@ from verify.case import Case, Recipe
 from verify.errors import UsageError
 from verify.inputs import Inputs, lay_out, make_inputs
 from verify.layouts import INTEGER_POISON, POISONS, buffer_sizes, place, poison_value, view
-from verify.problem import LAYOUTS, AttentionProblem
+from verify.problem import EVERY_LAYOUT, AttentionProblem
 from verify.strategies import cases
 
 SHAPE: dict[str, Any] = {"batch": 2, "seqlen_q": 5, "seqlen_k": 5, "nheads": 3, "nheads_kv": 3, "dtype": "fp16"}
@@ -26,6 +26,7 @@ Q_STRIDES = {
     "sliced": (8 * 4 * 72, 4 * 72, 72, 1),
     "broadcast": (960, 192, 64, 1),
     "offset": (960, 192, 64, 1),
+    "strided": (1920, 384, 128, 2),
 }
 
 
@@ -43,7 +44,7 @@ def gap_mask(inputs: Inputs, buffer: str) -> NDArray[np.bool_]:
     return ~used
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EVERY_LAYOUT)
 def test_q_has_the_strides_of_its_layout(layout: str) -> None:
     q = made(layout).arrays["q"]
     assert tuple(step // q.itemsize for step in q.strides) == Q_STRIDES[layout]
@@ -75,7 +76,7 @@ def test_sliced_operands_do_not_share_strides() -> None:
     assert len({arrays[name].strides for name in ("q", "k", "v", "dout")}) == 4
 
 
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "broadcast"])
+@pytest.mark.parametrize("layout", [layout for layout in EVERY_LAYOUT if layout != "broadcast"])
 def test_values_do_not_depend_on_the_layout(layout: str) -> None:
     assert made(layout).digest() == made("bshd").digest()
 

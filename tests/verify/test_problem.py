@@ -20,6 +20,8 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("window", {"window": (-1, 0)}),
     ("pattern", {"pattern": "stripes"}),
     ("keep_fraction", {"keep_fraction": 1.5}),
+    ("bias_hidden", {"bias": "additive", "bias_hidden": 1.5}),
+    ("bias_hidden", {"bias_hidden": 0.5}),
     ("dropout_p", {"dropout_p": 1.0}),
     ("cu_seqlens_k", {"cu_seqlens_q": (0, 16)}),
     ("cu_seqlens_q", {"cu_seqlens_q": (0, 8), "cu_seqlens_k": (0, 16)}),

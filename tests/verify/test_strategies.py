@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from verify.case import Case, features
 from verify.contract import OPTIONAL_FEATURES, Capabilities
 from verify.errors import UsageError
-from verify.problem import LAYOUTS
+from verify.problem import EVERY_LAYOUT
 from verify.recipes import check_recipe
 from verify.strategies import cases, problems, recipes
 
@@ -26,7 +26,7 @@ CAPABILITIES = st.builds(
     Capabilities,
     dtypes=subsets(["fp32", "fp16", "bf16"]),
     features=subsets(OPTIONAL_FEATURES),
-    layouts=subsets(LAYOUTS),
+    layouts=subsets(EVERY_LAYOUT),
     max_head_dim=st.sampled_from([64, 128, 256]),
     head_dim_multiple=st.sampled_from([1, 8, 16, 64]),
     empty=st.booleans(),

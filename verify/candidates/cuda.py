@@ -23,6 +23,7 @@ from verify.candidates.device_streams import StreamDevice, run_probed
 from verify.candidates.output_buffers import PREFILL_DETAIL, GuardedBackend
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.errors import require
+from verify.problem import EVERY_LAYOUT, LAYOUTS
 from verify.verdict import Status
 
 Array = NDArray[Any]
@@ -178,6 +179,7 @@ def contract_of(kernel: kernel_facts.Kernel) -> Contract:
     capabilities = Capabilities(
         dtypes=frozenset(able.dtypes),
         features=able.features,
+        layouts=frozenset(EVERY_LAYOUT if able.any_strides else LAYOUTS),
         max_head_dim=min(able.max_head_dim or 2**16, max(kernel.forward.tiles) or 2**16),
         backward=able.backward,
         outputs=frozenset({"out", "lse", "dq", "dk", "dv", "dbias", "dsink"}),

@@ -119,6 +119,7 @@ def length_fields(form: str, lengths_q: Sequence[int], lengths_k: Sequence[int],
 
 def layouts_for(form: str, group: int, square: bool, same_dims: bool) -> tuple[str, ...]:
     """Layouts that a problem of that form can have, simple to hard."""
+    # "strided" is not among them: few candidates take it, so it is drawn apart.
     if form in ("ragged", "paged"):
         return ("bshd", "offset", "sliced")
     packable = group == 1 and square and same_dims

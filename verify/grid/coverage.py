@@ -9,7 +9,7 @@ from itertools import combinations
 
 from verify.case import Case
 from verify.grid.axes import MASKS
-from verify.problem import LAYOUTS, AttentionProblem
+from verify.problem import EVERY_LAYOUT, AttentionProblem
 from verify.recipes import drawn_recipe_names
 
 Property = tuple[str, str]
@@ -19,10 +19,10 @@ Pair = tuple[Property, Property]
 AXES: dict[str, tuple[str, ...]] = {
     "dtype": ("fp32", "fp16", "bf16"),
     "mask": MASKS,
-    "score": ("none", "bias", "alibi", "softcap", "sink", "dropout"),
+    "score": ("none", "bias", "hiding_bias", "alibi", "softcap", "sink", "dropout"),
     "form": ("plain", "lengths", "ragged", "paged"),
     "group": ("1", "2", "3", "5", "7"),
-    "layout": LAYOUTS,
+    "layout": EVERY_LAYOUT,
     "recipe": drawn_recipe_names(),
     "keys": ("empty", "tiny", "tile", "edge", "other", "long"),
     "aspect": ("equal", "few_q", "more_q"),
@@ -100,7 +100,8 @@ def _mask(p: AttentionProblem) -> str:
 
 def _scores(p: AttentionProblem) -> list[str]:
     present = {
-        "bias": p.bias == "additive",
+        "bias": p.bias == "additive" and not p.bias_hidden,
+        "hiding_bias": p.bias_hidden > 0,
         "alibi": p.bias == "alibi",
         "softcap": p.softcap > 0,
         "sink": p.sink,

@@ -52,11 +52,19 @@ MEDIUM = Sizes(lengths=(17, 65, 129, 200, 255, 256, 257, 384, 511, 512, 513), ma
 LARGE = Sizes(lengths=(640, 1000, 1024, 1025, 1537, 2048), max_score_elements=300_000, max_rows=64)
 
 
-class Sampler:
-    """Draws valid specs from a seeded stream."""
+STRIDED_SHARE, HIDING_SHARE = 0.08, 0.4
+"""Share of the specs whose head vectors get gaps, and of the additive biases that get elements of -inf."""
 
-    def __init__(self, seed: int, sizes: Sizes) -> None:
+
+class Sampler:
+    """Draws valid specs from a seeded stream.
+
+    `rare` adds what few candidates take. It has a stream of its own, so that everything else is drawn alike without it.
+    """
+
+    def __init__(self, seed: int, sizes: Sizes, *, rare: bool = True) -> None:
         self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._rare_rng = np.random.Generator(np.random.PCG64([seed, 1])) if rare else None
         self._sizes = sizes
 
     def pick(self, options: Sequence[T]) -> T:
@@ -90,7 +98,7 @@ class Sampler:
             **self._mask(),
             **self._scores(),
         }
-        return make_problem(**fields), self._recipe()
+        return make_problem(**fields | self._rarities(fields)), self._recipe()
 
     def _lengths(self, form: str) -> tuple[list[int], list[int]]:
         batch = self.pick((1, 2, 3))
@@ -114,6 +122,15 @@ class Sampler:
         # Most candidates take few of these, so most cases have none.
         count = self.pick((0, 0, 0, 1, 1, 2))
         return score_fields([self.pick(SCORES) for _ in range(count)])
+
+    def _rarities(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if self._rare_rng is None:
+            return {}
+        strided, hiding = self._rare_rng.random() < STRIDED_SHARE, self._rare_rng.random() < HIDING_SHARE
+        rare: dict[str, Any] = {"layout": "strided"} if strided else {}
+        if hiding and fields.get("bias") == "additive":
+            rare["bias_hidden"] = 0.25 if self._rare_rng.random() < 0.5 else 0.9
+        return rare
 
     def _recipe(self) -> Recipe:
         return self.pick(GRID_RECIPES)

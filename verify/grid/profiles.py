@@ -10,11 +10,12 @@ from verify.case import Case, Recipe, features
 from verify.errors import require
 from verify.grid.axes import GRID_RECIPES, MASKS, SCORES, layouts_for, make_problem, mask_fields, score_fields
 from verify.grid.pairwise import LARGE, MEDIUM, SMALL, Sampler, cover, spec_pairs
-from verify.grid.traps import NORMAL, Spec, trap_specs
+from verify.grid.traps import NORMAL, Spec, rare_specs, trap_specs
 
 PROFILES = ("quick", "full", "nightly")
 
 QUICK_CASES = 168
+"""Cases of quick beside those that few candidates take, which follow them."""
 FULL_SMALL, FULL_MEDIUM, FULL_LARGE = 660, 130, 40
 """Cases that `full` adds to quick, by size."""
 NIGHTLY_RANDOM = 300
@@ -51,8 +52,8 @@ def _quick() -> tuple[Spec, ...]:
     specs += list(_recipe_sweep(specs))
     specs += list(_feature_sweep(specs))
     covered = {pair for spec in specs for pair in spec_pairs(spec)}
-    sampler = Sampler(_STRUCTURE_SEED, SMALL)
-    return (*specs, *cover(covered, QUICK_CASES - len(specs), sampler.spec))
+    sampler = Sampler(_STRUCTURE_SEED, SMALL, rare=False)
+    return (*specs, *cover(covered, QUICK_CASES - len(specs), sampler.spec), *rare_specs())
 
 
 def _recipe_sweep(specs: Sequence[Spec]) -> Iterator[Spec]:

@@ -13,11 +13,29 @@ Spec = tuple[AttentionProblem, Recipe]
 
 NORMAL = Recipe.of("normal")
 _DTYPES = ("fp32", "fp16", "bf16")
+_HIDING: dict[str, Any] = {"bias": "additive", "bias_hidden": 0.9}
 
 
 def trap_specs() -> list[Spec]:
     """(problem, recipe) of every trap, in a fixed order."""
     return [*_value_traps(), *_length_traps(), *_mask_traps(), *_head_traps(), *_memory_traps(), *_long_traps()]
+
+
+def rare_specs() -> list[Spec]:
+    """Traps that few candidates take: gaps within head vectors, a bias that hides keys, and one of unequal lengths."""
+    specs = []
+    for dtype in _DTYPES:
+        specs += [
+            _spec(NORMAL, 17, 33, dtype=dtype, batch=2, nheads=2, layout="strided"),
+            # Random bits alone hardly ever hide a whole row; the bias then does what a mask does.
+            _spec(NORMAL, 33, 65, dtype=dtype, nheads=2, bias="additive", bias_hidden=0.3),
+        ]
+    specs.append(_spec(NORMAL, 17, 33, dtype="fp32", batch=2, nheads=2, **_HIDING, bias_broadcast=(True, True)))
+    specs.append(_spec(NORMAL, 17, 33, dtype="fp16", nheads=2, **_HIDING, causal=True, sink=True))
+    # A short sequence before a longer one: its keys end where those of the next one begin.
+    rising = length_fields("ragged", (5, 5), (3, 17))
+    specs += [(make_problem(**rising, dtype=dtype, nheads=2), NORMAL) for dtype in _DTYPES]
+    return specs
 
 
 def _spec(recipe: Recipe, seqlen_q: int, seqlen_k: int, head_dim: int = 64, **fields: Any) -> Spec:

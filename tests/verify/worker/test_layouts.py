@@ -11,7 +11,7 @@ from verify.candidate import Call
 from verify.candidates import load
 from verify.case import Case, Recipe
 from verify.inputs import make_inputs
-from verify.problem import LAYOUTS, AttentionProblem
+from verify.problem import EVERY_LAYOUT, AttentionProblem
 from verify.verdict import Status
 from verify.worker import InProcessSession, ProcessSession
 
@@ -24,7 +24,7 @@ def call_of(seed: int = 0, **fields: Any) -> Call:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EVERY_LAYOUT)
 def test_strides_and_alignment_are_those_of_the_case(
     layout: str, dtype: str, worker_session: ProcessSession, hostile: Any
 ) -> None:
@@ -46,7 +46,7 @@ def tiled_session() -> Any:
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"layout": layout, "dtype": "bf16"} for layout in LAYOUTS),
+        *({"layout": layout, "dtype": "bf16"} for layout in EVERY_LAYOUT),
         {"dtype": "fp16", "causal": True, "window": (2, None)},
         {"nheads": 4, "bias": "additive", "softcap": 5.0, "sink": True},
         {"seqlen_q": 0},

@@ -25,9 +25,11 @@ from verify.candidates.numpy_tiled.sequences import (
 )
 from verify.contract import OPTIONAL_FEATURES, OUTPUT_NAMES, Capabilities, Contract
 from verify.dtypes import float_format
+from verify.problem import EVERY_LAYOUT
 
 CAPABILITIES = Capabilities(
     features=OPTIONAL_FEATURES,
+    layouts=frozenset(EVERY_LAYOUT),
     max_head_dim=1024,
     outputs=frozenset(OUTPUT_NAMES),
     takes_dlse=True,
