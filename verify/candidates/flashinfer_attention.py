@@ -62,8 +62,8 @@ DECODE = Contract(
     arithmetic=dict.fromkeys(HALF, Arithmetic(scale_roundings=4, exp_ulp=2.0, log_ulp=4.0, tile_k=2)),
 )
 """decode.cuh on CUDA cores: everything in fp32; at least two keys between two rescalings (compute_qk, tile_size).
-K and V share one set of strides, so that layouts with gaps of their own are out."""
-# A row without keys keeps the initial maximum, which is -5e4 and not -inf (math.cuh): out is 0, lse finite.
+K and V share one set of strides, so that layouts with gaps of their own are out. A row without keys keeps the initial
+maximum, which is -5e4 and not -inf (math.cuh): out is 0, lse finite."""
 WORKSPACE_BYTES = 128 << 20
 """What the library's documentation recommends for its split-k scratch."""
 GROUPS = (1, 2, 3, 4, 8)
