@@ -59,6 +59,18 @@ def test_fatal_act_is_named(
     assert_honest(worker_session)
 
 
+def test_kill_by_the_kernel_out_of_memory_is_named(
+    worker_session: ProcessSession, act: Act, assert_honest: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = iter(range(100))  # the counter in /proc/vmstat, higher at each look
+    worker_session.close()
+    monkeypatch.setattr("verify.worker.process._oom_kills", lambda: next(kills))
+    outcome = worker_session.call(act("kill_itself"))
+    assert (outcome.status, outcome.reply) == (Status.OUT_OF_MEMORY, None), outcome
+    assert "SIGKILL while the kernel was out of memory" in outcome.message
+    assert_honest(worker_session)
+
+
 @pytest.mark.parametrize("name", ENDLESS)
 def test_endless_act_is_a_hang(name: str, hasty_session: ProcessSession, act: Act, assert_honest: Check) -> None:
     outcome = hasty_session.call(act(name))
