@@ -58,6 +58,8 @@ def changes_of(run: CaseRun) -> Iterator[Change]:
         yield from _moved_boundaries(problem, values)
     if problem.seqlens_k is not None and max(problem.seqlens_k) > 1:
         yield _shorter(problem, values)
+    if problem.page_size:
+        yield from _shared_page(problem, values)
     if run.with_dlse and run.contract.capabilities.backward:
         yield change("dlse", {"dlse": -2 * values["dlse"]})
 
@@ -93,6 +95,16 @@ def _moved_boundaries(problem: AttentionProblem, values: Values) -> Iterator[Cha
                     arrays = values | {name: np.array(moved, dtype=np.int32)}
                     yield Change(argument=name, problem=replace(problem, **fields), values=arrays)
                 break
+
+
+def _shared_page(problem: AttentionProblem, values: Values) -> Iterator[Change]:
+    """The second page of a sequence becomes its first one, whose keys are all valid."""
+    for sequence in range(problem.batch):
+        if problem.lengths(sequence)[1] > problem.page_size:
+            table = values["page_table"].copy()
+            table[sequence, 1] = table[sequence, 0]
+            yield Change(argument="page_table", problem=problem, values=values | {"page_table": table})
+            return
 
 
 def _shorter(problem: AttentionProblem, values: Values) -> Change:

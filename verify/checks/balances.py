@@ -38,14 +38,15 @@ class Balance:
 
 
 def balances(facts: CaseFacts, outputs: Mapping[str, Array], bounds: Mapping[str, Bound]) -> Iterator[Balance]:
-    """Balances of one backward: <V, dV> = <O, dO> and <Q, dQ> = <K, dK>, for every sequence and key/value head.
+    """Balances of one backward, for every sequence and key/value head: <V, dV> = <O, dO>, <Q, dQ> = <K, dK> and its
+    matrix form Q^T dQ = (K^T dK)^T, and, without dropout, sum_j dV_j = sum_i (1 - P_sink,i) dO_i.
 
     Notes
     -----
     O = Z V with Z = P times the dropout factors, and dV = Z^T dO, so both sides are sum_ij Z_ij <dO_i, V_j>.
     dQ = scale * T K and dK = scale * T^T Q with T the gradient of the scaled scores, so both sides are
     scale * sum_ij T_ij <Q_i, K_j>, with or without softcap, bias, sink and dlse. A side is off by at most
-    sum |factor| * bound.
+    sum |factor| * bound. A row of P sums to 1 less the sink's share, whence the last balance.
     """
     problem = facts.case.problem
     names = ("out", "dq", "dk", "dv")
@@ -64,6 +65,37 @@ def balances(facts: CaseFacts, outputs: Mapping[str, Array], bounds: Mapping[str
             left, left_slack = _inner(part, *keys, got, slack)
             right, right_slack = _inner(part, *rows, got, slack)
             yield Balance(label=label, sequence=part.index, left=left, right=right, permitted=left_slack + right_slack)
+        yield _outer(part, got, slack)
+        if problem.dropout_p == 0:
+            lse = facts.reference(backward=False, with_dlse=False)["lse"]
+            yield _mass(part, take_outputs(problem, {"lse": lse}, part)["lse"], got["dv"], slack["dv"])
+
+
+def _outer(part: DenseSequence, got: Mapping[str, Array], slack: Mapping[str, Array]) -> Balance:
+    """Both sides of Q^T dQ = (K^T dK)^T, (kv heads, head_dim, head_dim)."""
+    kv_heads, _, dim = part.k.shape
+    q = part.q.reshape(kv_heads, -1, dim).swapaxes(1, 2)
+    dq, of_dq = (side["dq"].astype(np.float64).reshape(kv_heads, -1, dim) for side in (got, slack))
+    dk, of_dk = (side["dk"].astype(np.float64).swapaxes(1, 2) for side in (got, slack))
+    with np.errstate(invalid="ignore", over="ignore"):
+        permitted = np.abs(q) @ (of_dq + FP64_SUM * np.abs(dq)) + (of_dk + FP64_SUM * np.abs(dk)) @ np.abs(part.k)
+        left, right = q @ dq, dk @ part.k
+    return Balance(label="Q^T dQ = (K^T dK)^T", sequence=part.index, left=left, right=right, permitted=permitted)
+
+
+def _mass(part: DenseSequence, lse: Float64, dv: Array, slack: Array) -> Balance:
+    """Both sides of sum_j dV_j = sum_i (1 - P_sink,i) dO_i, (kv heads, head_dim_v)."""
+    assert part.dout is not None, "asked only for a backward"
+    seen = np.zeros(lse.shape) if part.sink is None else np.exp(np.minimum(part.sink[:, None] - lse, 0.0))
+    share = np.where(np.isneginf(lse), 0.0, 1.0 - seen)
+    kv_heads, dim = part.k.shape[0], part.dout.shape[-1]
+    rows = (share[..., None] * part.dout).reshape(kv_heads, -1, dim)
+    values = dv.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        permitted = (slack + FP64_SUM * np.abs(values)).sum(axis=1) + FP64_SUM * np.abs(rows).sum(axis=1)
+        left, right = values.sum(axis=1), rows.sum(axis=1)
+    label = "sum of dV = sum of (1 - P_sink) dO"
+    return Balance(label=label, sequence=part.index, left=left, right=right, permitted=permitted)
 
 
 def _inner(

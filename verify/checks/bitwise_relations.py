@@ -20,15 +20,26 @@ GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
 VALUE_FACTOR, DOUT_FACTOR = 4.0, 0.5
 """Factors on v (its inverse where v is so large that it would overflow) and dout: powers of two, far from 1."""
 
+QUERY_FACTOR = 4.0
+"""Factor on q: its root is a power of two as well, for kernels that apply the root of the scale on both sides."""
+
 
 def bitwise_relations(run: CaseRun, first: Values, backward: bool) -> Iterator[Relation]:
     """The relations that the case admits."""
     yield negated(run, first, backward)
     yield scaled(run, first, backward)
     yield columns_reversed(run, first, backward)
+    yield signs_flipped(run, first, backward)
+    yield values_negated(run, first, backward)
+    yield scaled_operands(run, first, backward)
+    yield scaled_queries(run, first, backward)
+    yield columns_cleared(run, first, backward)
+    if rows_have_no_place(run):
+        yield rows_reversed(run, first, backward)
     if run.case.problem.group > 1:
         yield repeated_heads(run, first, backward)
     if backward:
+        yield without_keys(run)
         yield without_dout(run, first)
         yield some_rows_without_dout(run, first)
         yield without_values(run, first)
@@ -70,6 +81,87 @@ def columns_reversed(run: CaseRun, first: Values, backward: bool) -> Relation:
     values |= {name: values[name][..., ::-1] for name in ("v", "dout")}
     expected = {name: array[..., ::-1] for name, array in first.items() if name in ("out", "dv")}
     return Relation(label="columns of v reversed", varied=vary(run, values), backward=backward, expected=expected)
+
+
+def signs_flipped(run: CaseRun, first: Values, backward: bool) -> Relation:
+    """Every second column of q and k negated: products and scores stay, these columns of dq and dk change sign."""
+    values = logical_values(run)
+    for name in ("q", "k"):
+        values[name][..., ::2] = -values[name][..., ::2]
+    signs = np.ones(run.case.problem.head_dim)
+    signs[::2] = -1
+    expected = {
+        name: (array * signs.astype(array.dtype) if name in ("dq", "dk") else array) for name, array in first.items()
+    }
+    return Relation(label="signs of q and k flipped", varied=vary(run, values), backward=backward, expected=expected)
+
+
+def values_negated(run: CaseRun, first: Values, backward: bool) -> Relation:
+    """v and dout negated: out and dv change sign, dP and what follows from it stay."""
+    values = logical_values(run)
+    values |= {name: -values[name] for name in ("v", "dout")}
+    expected = {name: -array if name in ("out", "dv") else array for name, array in first.items()}
+    return Relation(label="v and dout negated", varied=vary(run, values), backward=backward, expected=expected)
+
+
+def scaled_operands(run: CaseRun, first: Values, backward: bool) -> Relation:
+    """(q, k) -> (f q, k / f): the scores stay, dq is 1/f and dk f times as large."""
+    values = logical_values(run)
+    values |= {"q": _times(values["q"], QUERY_FACTOR), "k": _times(values["k"], 1 / QUERY_FACTOR)}
+    factors = {"dq": 1 / QUERY_FACTOR, "dk": QUERY_FACTOR}
+    expected = {name: _times(array, factors.get(name, 1.0)) for name, array in first.items()}
+    label = f"q times {QUERY_FACTOR:g}, k divided by it"
+    return Relation(label=label, varied=vary(run, values), backward=backward, expected=expected)
+
+
+def scaled_queries(run: CaseRun, first: Values, backward: bool) -> Relation:
+    """q -> f q with softmax_scale / f: the scores stay, dq is 1/f times as large."""
+    problem, values = run.case.problem, logical_values(run)
+    values["q"] = _times(values["q"], QUERY_FACTOR)
+    varied = vary(run, values, replace(problem, softmax_scale=problem.softmax_scale / QUERY_FACTOR))
+    expected = {name: _times(array, 1 / QUERY_FACTOR if name == "dq" else 1.0) for name, array in first.items()}
+    label = f"q times {QUERY_FACTOR:g}, softmax_scale divided by it"
+    return Relation(label=label, varied=varied, backward=backward, expected=expected)
+
+
+def columns_cleared(run: CaseRun, first: Values, backward: bool) -> Relation:
+    """v = 0 in every second column: out is 0 there and the same elsewhere; lse and dv do not depend on v."""
+    values = logical_values(run)
+    cleared = values["v"][..., ::2]
+    values["v"][..., ::2] = np.where(np.isnan(cleared), cleared, 0)
+    expected = {name: array.copy() for name, array in first.items() if name in ("out", "lse", "dv")}
+    expected["out"][..., ::2] = 0
+    return Relation(
+        label="every second column of v = 0", varied=vary(run, values), backward=backward, expected=expected
+    )
+
+
+def rows_have_no_place(run: CaseRun) -> bool:
+    """Whether the order of query rows means nothing: no mask, bias or dropout, dense sequences of one length."""
+    p = run.case.problem
+    structured = p.causal or p.window is not None or p.pattern != "none" or p.bias != "none" or p.dropout_p > 0
+    return not structured and not p.is_ragged
+
+
+def rows_reversed(run: CaseRun, first: Values, backward: bool) -> Relation:
+    """Query rows in reverse: those of out, lse and dq too. dk and dv are sums over rows, so they may round."""
+    values = logical_values(run)
+    values |= {name: values[name][:, ::-1] for name in ("q", "dout")}
+    values["dlse"] = values["dlse"][..., ::-1]
+    expected = {
+        name: array[..., ::-1] if name == "lse" else array[:, ::-1]
+        for name, array in first.items()
+        if name in ("out", "lse", "dq")
+    }
+    return Relation(label="rows reversed", varied=vary(run, values), backward=backward, expected=expected)
+
+
+def without_keys(run: CaseRun) -> Relation:
+    """k = 0: every score is 0 before bias, and dq = 0."""
+    values = logical_values(run)
+    values["k"][...] = np.where(np.isnan(values["k"]), values["k"], 0)
+    expected = {"dq": np.zeros_like(values["q"])}
+    return Relation(label="k = 0", varied=vary(run, values), backward=True, expected=expected)
 
 
 def repeated_heads(run: CaseRun, first: Values, backward: bool) -> Relation:

@@ -46,7 +46,7 @@ def probes_of(run: CaseRun) -> Iterator[Probe]:
     for start in sorted(starts):
         yield Probe(label=f"P read out from key {start}", build=partial(identity_block, start=start), reads_probs=True)
     yield Probe(label="P folded", build=folded_identity, backward=True)
-    yield Probe(label="v = 1", build=unit_values)
+    yield Probe(label="v = 1", build=unit_values, backward=True)
     yield Probe(label="q = 0", build=zero_queries, backward=True)
     yield Probe(label="needles", build=needles, backward=True)
     for level in (22.0, 100.0):

@@ -16,6 +16,7 @@ from verify.inputs import lay_out, round_to
 def rounded_relations(run: CaseRun, backward: bool) -> Iterator[Relation]:
     """The relations that the case admits."""
     yield shifted_scores(run, backward)
+    yield shifted_values(run, backward)
     if _keys_have_no_place(run):
         yield keys_reversed(run, backward)
         yield keys_twice(run, backward)
@@ -39,6 +40,15 @@ def shifted_scores(run: CaseRun, backward: bool) -> Relation:
     shift = random.standard_normal(values["k"].shape[-2:])
     values["k"] = round_to(values["k"].astype(np.float64) + shift, run.case.problem.dtype)
     return Relation(label="k shifted by one vector", varied=vary(run, values), backward=backward)
+
+
+def shifted_values(run: CaseRun, backward: bool) -> Relation:
+    """v plus one vector for all keys: out moves by it, dP - delta and what follows from it stay."""
+    values = logical_values(run)
+    random = np.random.Generator(np.random.PCG64(run.case.seed))
+    shift = random.standard_normal(values["v"].shape[-2:])
+    values["v"] = round_to(values["v"].astype(np.float64) + shift, run.case.problem.dtype)
+    return Relation(label="v shifted by one vector", varied=vary(run, values), backward=backward)
 
 
 def keys_reversed(run: CaseRun, backward: bool) -> Relation:
