@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -132,7 +135,7 @@ def selftest_command(
     UsageError
         Unknown profile or part, no matching name, fewer than one job or case-check, or a negative seed.
     KeyboardInterrupt
-        When interrupted, after what was found is written.
+        When interrupted or terminated, after what was found is written.
     """
     require(profile in PROFILES, "profile", profile, "one of " + ", ".join(PROFILES))
     require(jobs >= 1, "jobs", jobs, "an integer >= 1")
@@ -149,9 +152,10 @@ def selftest_command(
     )
     skipped = {"honesty": bool(pattern), "rules": not effort.rule_cases}
     try:
-        for part in PARTS:
-            if part in only or not (only or skipped.get(part)):
-                _timed_part(run, part, getattr(run, part))
+        with _ended_like_an_interrupt():
+            for part in PARTS:
+                if part in only or not (only or skipped.get(part)):
+                    _timed_part(run, part, getattr(run, part))
     finally:
         _write(summary, out)
     if as_json:
@@ -159,6 +163,20 @@ def selftest_command(
     else:
         _print_result(console, summary, out)
     return _is_wrong(summary, effort)
+
+
+@contextmanager
+def _ended_like_an_interrupt() -> Iterator[None]:
+    """SIGTERM, as `timeout` sends it, ends the command as Ctrl-C does: what was found is written."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start_summary(profile: str, pattern: str, seed: int, out: Path | None) -> dict[str, Any]:
