@@ -5,10 +5,17 @@ Measured on AVX-512 with torch 2.13.0+cpu; every figure here is a fact about the
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.dtypes import STORAGE_DTYPES
+from verify.problem import EVERY_LAYOUT
 
-_SDPA_FEATURES = frozenset({"causal", "causal_topleft", "boolean", "bias", "gqa"})
+_SDPA_FEATURES = frozenset({"causal", "causal_topleft", "boolean", "bias", "bias_minus_infinity", "gqa"})
+READ = (2, 13)
+"""Release whose sources were read."""
+EMPTY_SINCE = (2, 13)
+"""First release that was seen to answer empty sequences; 2.11 refuses them, 2.12 was not tried."""
 FLASH_TILE_K = 512
 """Keys a tile (FlashAttentionKernel.cpp, flash_attention_kernel_impl)."""
 FLASH_TILE_Q = 32
@@ -107,13 +114,33 @@ def _contract(capabilities: Capabilities, arithmetic: dict[str, Arithmetic]) -> 
     return Contract(capabilities=capabilities, arithmetic=arithmetic)
 
 
-FLASH = _contract(
-    Capabilities(features=_SDPA_FEATURES, max_head_dim=512, outputs=frozenset({"out", "lse", "dq", "dk", "dv"})),
-    {storage: _flash_arithmetic(storage) for storage in STORAGE_DTYPES},
-)
+def flash_contract(release: tuple[int, int]) -> Contract:
+    """The CPU flash backend of a torch release (major, minor): 2.11 refuses empty sequences, 2.13 answers them."""
+    return _contract(
+        Capabilities(
+            features=_SDPA_FEATURES,
+            max_head_dim=512,
+            outputs=frozenset({"out", "lse", "dq", "dk", "dv"}),
+            empty=release >= EMPTY_SINCE,
+        ),
+        {storage: _flash_arithmetic(storage) for storage in STORAGE_DTYPES},
+    )
+
+
+def installed_release() -> tuple[int, int]:
+    """(major, minor) of the installed torch, without importing it; the release that was read where there is none."""
+    try:
+        major, minor = version("torch").split(".")[:2]
+    except PackageNotFoundError:
+        return READ
+    return int(major), int(minor)
+
+
+FLASH = flash_contract(installed_release())
 MATH = _contract(
     Capabilities(
         features=_SDPA_FEATURES | {"dv"},
+        layouts=frozenset(EVERY_LAYOUT),
         max_head_dim=512,
         outputs=frozenset({"out", "dq", "dk", "dv", "dbias"}),
     ),
