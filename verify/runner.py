@@ -57,11 +57,29 @@ class Judge:
         """One record for each candidate, in the order of the options."""
         facts = CaseFacts(case=case, inputs=make_inputs(case))
         for name in self.options.candidates:
-            yield self._judge_one(facts, name)
+            yield self.judge_run(self.case_run(facts, name), name)
 
     def case_run(self, facts: CaseFacts, name: str) -> CaseRun:
         """One case on one candidate, ready for checks."""
         return CaseRun(facts=facts, contract=self._candidate(name).contract, session=self._session(name))
+
+    def judge_run(self, run: CaseRun, name: str) -> Record:
+        """Record of the selected checks; the run keeps what they computed."""
+        started_at, started = datetime.now(UTC), time.perf_counter()
+        facts = run.facts
+        before = (facts.reference_ms, facts.bound_ms)
+        refused = undeclared(run)
+        if refused is None:
+            findings = tuple(_timed(check.run, run) for check in select_checks(self.options.checks))
+        else:
+            findings = (refused,)
+        timing = Timing(
+            candidate_ms=run.candidate_ms,
+            reference_ms=facts.reference_ms - before[0],
+            bound_ms=facts.bound_ms - before[1],
+            checks_ms=1e3 * (time.perf_counter() - started),
+        )
+        return self.record(run, name, findings, started_at=started_at, timing=timing)
 
     def close(self) -> None:
         """End the sessions."""
@@ -97,23 +115,6 @@ class Judge:
             verdict=Verdict.of(findings, causes),
             timing=timing or Timing(),
         )
-
-    def _judge_one(self, facts: CaseFacts, name: str) -> Record:
-        started_at, started = datetime.now(UTC), time.perf_counter()
-        before = (facts.reference_ms, facts.bound_ms)
-        run = self.case_run(facts, name)
-        refused = undeclared(run)
-        if refused is None:
-            findings = tuple(_timed(check.run, run) for check in select_checks(self.options.checks))
-        else:
-            findings = (refused,)
-        timing = Timing(
-            candidate_ms=run.candidate_ms,
-            reference_ms=facts.reference_ms - before[0],
-            bound_ms=facts.bound_ms - before[1],
-            checks_ms=1e3 * (time.perf_counter() - started),
-        )
-        return self.record(run, name, findings, started_at=started_at, timing=timing)
 
     def _candidate(self, name: str) -> Candidate:
         if name not in self._candidates:

@@ -11,6 +11,14 @@ import numpy as np
 import pytest
 
 CASE = "attn1:b=1,sq=3,sk=5,h=2,d=8,dtype=fp32,recipe=normal,seed=1"
+COUNTING = """
+import numpy as np
+
+def attention(q, k, v, softmax_scale):
+    with open("calls", "a") as log:
+        log.write("x")
+    return np.zeros_like(q)
+"""
 
 
 def _verify(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -83,6 +91,27 @@ def test_repro_of_a_failure_shows_the_case_and_saves_a_bundle(tmp_path: Path) ->
     with np.load(tmp_path / "case.npz") as bundle:
         error = np.abs(bundle["got_lse"] - bundle["expected_lse"])
         assert (error > bundle["bound_lse"]).any()
+
+
+def test_saving_the_bundle_calls_the_candidate_no_more_often(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(COUNTING)
+    for options in ([], ["--save", "case.npz"]):
+        arguments = ("repro", CASE, "--candidate", "mine.py::attention", "--checks", "forward", *options)
+        result = _verify(*arguments, cwd=tmp_path)
+        assert result.returncode == 1, result.stderr
+    assert len((tmp_path / "calls").read_text()) == 2
+    with np.load(tmp_path / "case.npz") as bundle:
+        assert {"input_q", "got_out", "expected_out", "bound_out"} <= set(bundle)
+
+
+def test_bundle_of_a_case_that_is_not_declared_holds_the_inputs(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(COUNTING)
+    case = CASE.replace("h=2", "h=2,softcap=3.0")
+    result = _verify("repro", case, "--candidate", "mine.py::attention", "--save", "case.npz", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert not (tmp_path / "calls").exists()
+    with np.load(tmp_path / "case.npz") as bundle:
+        assert {"input_q", "input_k", "input_v"} <= set(bundle)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -16,7 +16,7 @@ from verify.commands.common import resolve_device, split_names
 from verify.commands.run import choose_candidates
 from verify.errors import UsageError
 from verify.inputs import make_inputs
-from verify.runner import Judge, RunOptions
+from verify.runner import Judge, RunOptions, undeclared
 from verify.terminal import comparison_lines, failure_lines, repro_line
 from verify.verdict import Status
 
@@ -46,10 +46,10 @@ def repro_command(
     )
     judge = Judge(options)
     try:
-        record = next(judge.judge(case))
+        run = judge.case_run(CaseFacts(case=case, inputs=make_inputs(case)), candidate)
+        record = judge.judge_run(run, candidate)
         if save is not None:
-            facts = CaseFacts(case=case, inputs=make_inputs(case))
-            save_bundle(judge.case_run(facts, candidate), save)
+            save_bundle(run, save)
     finally:
         judge.close()
     failing = record.verdict.status.is_failure
@@ -74,24 +74,17 @@ def repro_command(
 def save_bundle(run: CaseRun, path: Path) -> None:
     """Write case id, inputs, got, expected and bound as one .npz that NumPy alone opens (bf16 widened to fp32).
 
+    What the run has computed is not computed again. A case that the candidate does not take has inputs alone.
+
     Raises
     ------
     UsageError
         If the file cannot be written; nothing half-written stays.
     """
-    backward = run.contract.capabilities.backward
-    outcome = run.first_outcome()
-    facts = run.judged_facts(outcome)
-    backward = backward and run.outcome(backward=True).status is Status.PASS
-    outcome = run.outcome(backward=backward)
-    expected = facts.reference(backward=backward, with_dlse=run.with_dlse)
-    bounds = facts.bounds(run.arithmetic, backward=backward, with_dlse=run.with_dlse)
     arrays: dict[str, Any] = {"case_id": np.array(run.case.case_id)}
-    arrays |= {f"input_{name}": _plain(array) for name, array in facts.inputs.arrays.items()}
-    arrays |= {f"expected_{name}": array for name, array in expected.items()}
-    arrays |= {f"bound_{name}": bound.total for name, bound in bounds.items()}
-    if outcome.reply is not None:
-        arrays |= {f"got_{name}": _plain(array) for name, array in outcome.reply.outputs.items()}
+    arrays |= {f"input_{name}": _plain(array) for name, array in run.facts.inputs.arrays.items()}
+    if undeclared(run) is None:
+        arrays |= _judged_arrays(run)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     partial = path.with_name(path.name + ".partial")
@@ -100,6 +93,19 @@ def save_bundle(run: CaseRun, path: Path) -> None:
         partial.replace(path)
     except OSError as error:
         raise UsageError(f"save={str(path)!r}: expected a writable file ({error.strerror})") from error
+
+
+def _judged_arrays(run: CaseRun) -> dict[str, Any]:
+    facts = run.judged_facts(run.first_outcome())
+    backward = run.contract.capabilities.backward and run.outcome(backward=True).status is Status.PASS
+    outcome = run.outcome(backward=backward)
+    expected = facts.reference(backward=backward, with_dlse=run.with_dlse)
+    bounds = facts.bounds(run.arithmetic, backward=backward, with_dlse=run.with_dlse)
+    got = {} if outcome.reply is None else outcome.reply.outputs
+    named = {f"input_{name}": _plain(array) for name, array in facts.inputs.arrays.items()}
+    named |= {f"expected_{name}": array for name, array in expected.items()}
+    named |= {f"bound_{name}": bound.total for name, bound in bounds.items()}
+    return named | {f"got_{name}": _plain(array) for name, array in got.items()}
 
 
 def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
