@@ -5,14 +5,15 @@ Knows nothing of attention: `forward_terms` and `backward_terms` fill the terms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
+from verify.tolerance.sums import NamedTerms, TermSums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,27 +58,10 @@ class Bound:
     @property
     def sigma(self) -> Float64:
         """Standard deviation of the error before the output rounding."""
-        return np.sqrt(_sum(self.variances.values(), self.total.shape))
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class TermSums:
-    """Terms of one output while they are collected. Sums over sequences, blocks and heads add in place."""
-
-    shape: tuple[int, ...]
-    """Logical shape of the output."""
-    hard: dict[str, Float64] = field(default_factory=dict)
-    variance: dict[str, Float64] = field(default_factory=dict)
-    worst: dict[str, Float64] = field(default_factory=dict)
-    """One entry, "worst case", kept as a mapping so that all three are filled alike."""
-
-    def array(self, kind: str, name: str) -> Float64:
-        """The zero-initialised array of one term."""
-        terms: dict[str, Float64] = getattr(self, kind)
-        found = terms.get(name)
-        if found is None:
-            found = terms[name] = np.zeros(self.shape)
-        return found
+        total = np.zeros(self.total.shape)
+        for value in self.variances.values():
+            total += value
+        return np.sqrt(total)
 
 
 def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat, confidence: float) -> Bound:
@@ -90,11 +74,10 @@ def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat,
     form : FloatFormat
         Format of the output.
     """
-    shape = reference.shape
     with np.errstate(over="ignore", invalid="ignore"):
-        likely = confidence * np.sqrt(_sum(sums.variance.values(), shape))
-        likely += _sum(sums.hard.values(), shape)
-        worst = sums.array("worst", "worst case")
+        likely = confidence * np.sqrt(sums.variance)
+        likely += sums.hard
+        worst = sums.worst
         before = np.minimum(likely, worst)
         magnitude = np.abs(reference)
         reached = magnitude + before
@@ -109,18 +92,11 @@ def assemble(tensor: str, reference: Float64, sums: TermSums, form: FloatFormat,
     return Bound(
         tensor=tensor,
         total=total,
-        hard=sums.hard,
-        variances=sums.variance,
+        hard=NamedTerms(sums, hard=True),
+        variances=NamedTerms(sums, hard=False),
         confidence=confidence,
         output_half_ulp=rounding,
         worst_case=worst,
         reference=reference,
         form=form,
     )
-
-
-def _sum(values: Iterable[Float64], shape: tuple[int, ...]) -> Float64:
-    total = np.zeros(shape)
-    for value in values:
-        total += value
-    return total

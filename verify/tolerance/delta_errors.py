@@ -161,7 +161,7 @@ def _delta_errors(
         worst = worst + (np.abs(dout) * rounds.out.half_ulp(_finite(np.abs(out) + forward.out_worst))).sum(axis=-1)
     worst = worst / unit + (count + 1.0) * 1.01 * U * products_abs / unit
     if from_probs:
-        dot_worst = (block.probs * product.magnitude).sum(axis=-1) * rounds.growth(rounds.dprobs_steps)
+        dot_worst = (block.probs * product.magnitude).sum(axis=-1) * rounds.dprobs_growth
         exponent = (block.probs * np.expm1(np.minimum(block.worst, 80.0)) * np.abs(product.dprobs)).sum(axis=-1)
         worst = worst + dot_worst + exponent + forward.lse_worst * products_abs / unit
         hard = hard + (block.probs * block.hard * np.abs(product.dprobs)).sum(axis=-1)

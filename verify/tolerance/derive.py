@@ -18,7 +18,7 @@ from verify.dense import DenseSequence, Float64, dense_sequences, take_outputs
 from verify.dtypes import FP32, FloatFormat, float_format
 from verify.errors import require
 from verify.problem import AttentionProblem
-from verify.tolerance.bound import Bound, TermSums, assemble
+from verify.tolerance.bound import Bound, assemble
 from verify.tolerance.delta_errors import RowErrors, products, row_errors
 from verify.tolerance.forward_terms import forward_block
 from verify.tolerance.gradient_errors import GradientErrors, gradient_errors
@@ -27,12 +27,11 @@ from verify.tolerance.operands import Operands, operands_of
 from verify.tolerance.query_terms import bias_terms, query_terms, sink_terms
 from verify.tolerance.roundings import Roundings, resolve
 from verify.tolerance.scores import RowMaxima, ScoreBlock, score_block
-from verify.tolerance.terms import Terms, write
+from verify.tolerance.sums import Part, TermSums
+from verify.tolerance.terms import Terms
 
 BLOCK_ELEMENTS = 2**18
 """Weights of one block: about forty float32 and five float64 arrays of this size live at once, 50 MiB."""
-SHARED = ("dbias", "dsink")
-"""Outputs whose elements may receive the terms of several sequences or blocks; all others are written once."""
 CONFIDENCE = 10.0
 """Standard deviations. A sum of independent errors, each uniform within its half ulp, is sub-Gaussian: at 10 / 1.36
 (1.36 = sqrt((1/3) / kappa^2), the worst significand) P(exceed) <= 2 exp(-27) = 4e-12 an element. Largest seen:
@@ -81,41 +80,13 @@ def derive_bounds(
         require(name in reference, "reference", sorted(reference), f"an entry {name}")
     require(not backward or "dout" in arrays, "arrays", sorted(arrays), "dout for the backward")
     names = [name for name in reference if backward or name in ("out", "lse")]
-    sums = {name: TermSums(shape=reference[name].shape) for name in names}
+    sums = {name: TermSums(reference[name].shape) for name in names}
     forms = _formats(problem, arithmetic)
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
         for sequence in dense_sequences(problem, arrays):
             known = take_outputs(problem, {name: reference[name] for name in names}, sequence)
-            parts = {name: _SequenceSums(sequence, name, sums[name]) for name in names}
-            _bound_sequence(problem, sequence, known, parts, arithmetic, backward, with_dlse, confidence)
-            for part in parts.values():
-                part.write_pages()
+            _bound_sequence(problem, sequence, known, sums, arithmetic, backward, with_dlse, confidence)
         return {name: assemble(name, reference[name], sums[name], forms[name], confidence) for name in names}
-
-
-class _SequenceSums:
-    """Head-major terms of one output of one sequence: views of the case's arrays, or copies where keys lie in pages."""
-
-    def __init__(self, sequence: DenseSequence, name: str, whole: TermSums) -> None:
-        self._place, self._name, self._whole = sequence.place, name, whole
-        self._in_pages = sequence.pages is not None and name in ("dk", "dv")
-        self._parts: dict[tuple[str, str], Float64] = {}
-
-    def array(self, kind: str, term: str) -> Float64:
-        """(heads, rows | keys, ...) of one term, to be added to in place."""
-        part = self._parts.get((kind, term))
-        if part is None:
-            part = self._place.take(self._name, self._whole.array(kind, term))
-            if self._in_pages:
-                part = np.zeros(part.shape)
-            self._parts[kind, term] = part
-        return part
-
-    def write_pages(self) -> None:
-        """Add the copies to the case's arrays."""
-        if self._in_pages:
-            for (kind, term), part in self._parts.items():
-                self._place.add(self._name, self._whole.array(kind, term), part)
 
 
 def _formats(problem: AttentionProblem, arithmetic: Arithmetic) -> dict[str, FloatFormat]:
@@ -136,22 +107,14 @@ class _Task:
     rounds: Roundings
     reference: Mapping[str, Float64]
     """Head-major outputs of the whole sequence."""
-    sums: Mapping[str, _SequenceSums]
-    """Head-major terms of the whole sequence, filled in place."""
+    sums: Mapping[str, TermSums]
+    """Terms of the whole case, added to in place."""
     backward: bool
     confidence: float
 
     def add(self, name: str, terms: Terms, place: tuple[slice, ...]) -> None:
-        """Add the terms of one block; a bias shared by all heads receives their sum."""
-        sums = self.sums[name]
-        seen = None if terms.seen.all() else terms.seen
-        for kind, term, value, factor in terms.items():
-            target = sums.array(kind, term)
-            if name == "dbias" and target.shape[0] == 1:
-                every_head = np.where(terms.seen, np.multiply(value, factor, dtype=np.float64), 0.0)
-                target[:, *place[1:]] += every_head.sum(axis=0, keepdims=True)
-            else:
-                write(target[place], value, factor, seen, add=name in SHARED)
+        """Add the terms of one block at its place in the head-major output of the sequence."""
+        self.sums[name].add(Part(name=name, place=self.sequence.place, block=place, terms=terms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -168,13 +131,13 @@ def _bound_sequence(
     problem: AttentionProblem,
     sequence: DenseSequence,
     known: Mapping[str, Float64],
-    sums: Mapping[str, _SequenceSums],
+    sums: Mapping[str, TermSums],
     arithmetic: Arithmetic,
     backward: bool,
     with_dlse: bool,
     confidence: float,
 ) -> None:
-    """Fill the head-major terms of one sequence."""
+    """Add the terms of one sequence."""
     rounds = resolve(problem, sequence, arithmetic)
     for kv_heads in _head_slices(sequence):
         out, lse = known["out"], known["lse"]

@@ -90,7 +90,7 @@ def gradient_errors(
     variance_dprobs += (centred_sq + product.dlse * product.dlse) * np.float32(3.0)
     if rounds.u_dprobs:
         form = float_format(rounds.arithmetic.dprobs_dtype)
-        computed = np.abs(product.dprobs) + np.float32(rounds.growth(rounds.dprobs_steps)) * product.magnitude
+        computed = np.abs(product.dprobs) + np.float32(rounds.dprobs_growth) * product.magnitude
         raw = rounding_bound(computed, form, form.half_subnormal / product.unit * ops.dropout_factor)
         variance_dprobs += raw * raw
     variance_dprobs *= np.float32(KAPPA_SQ)
@@ -156,7 +156,7 @@ def _worst(
     exponent = exponent + np.float32(2.0 * U * rounds.arithmetic.exp_ulp)
     grown = np.where(exponent <= DETERMINED, np.expm1(np.minimum(exponent, np.float32(DETERMINED))), np.inf)
     grown = np.where(block.probs > 0, grown, np.float32(0)).astype(np.float32)
-    dot: Real = product.magnitude * np.float32(rounds.growth(rounds.dprobs_steps) + rounds.u_dprobs)
+    dot: Real = product.magnitude * np.float32(rounds.dprobs_growth + rounds.u_dprobs)
     if rounds.u_dprobs:
         dot = dot + np.float32(float_format(rounds.arithmetic.dprobs_dtype).half_subnormal / product.unit)
     if block.dropout is not None:

@@ -13,7 +13,7 @@ from verify.tolerance.correlation import bin_factor, group_ratio
 from verify.tolerance.delta_errors import RowErrors
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
-from verify.tolerance.operands import Operands, Scaled
+from verify.tolerance.operands import Operands, Scaled, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import ScoreBlock
@@ -56,7 +56,7 @@ def key_terms(
         hard={"dscores": U * ops.onto_keys(hard_weights, queries.magnitude)},
         limit=ops.onto_keys(worst, queries.magnitude),
         total=total,
-        value=np.abs(np.nan_to_num(reference)) / unit,
+        value=magnitudes(reference) / unit,
         counts=counts,
         unit=unit,
         stretch=max(scale, 1.0),
@@ -98,7 +98,7 @@ def value_terms(
         hard={"exponent": U * ops.onto_keys(hard_weights, dout.magnitude)},
         limit=ops.onto_keys(limit_weights, dout.magnitude),
         total=ops.onto_keys(weights, dout.magnitude),
-        value=np.abs(np.nan_to_num(reference)) / dout.unit,
+        value=magnitudes(reference) / dout.unit,
         counts=counts,
         unit=dout.unit,
         stretch=ops.dropout_factor,

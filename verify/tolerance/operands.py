@@ -71,6 +71,8 @@ class Operands:
 
     def stack(self, array: Real) -> Real:
         """(heads, rows, n) as (kv heads, group * rows, n): the rows that meet one key/value head."""
+        if self.group == 1:
+            return array
         heads, rows, n = array.shape
         stacked: Real = array.reshape(heads // self.group, self.group * rows, n)
         return stacked
@@ -82,13 +84,13 @@ class Operands:
 
     def onto_rows(self, left: Real, right: Real) -> Real:
         """left (heads, rows, keys), right (kv heads, keys, dim) -> (heads, rows, dim)."""
-        product: Real = np.matmul(self.stack(left), right).reshape(*left.shape[:2], right.shape[-1])
-        return product
+        product: Real = np.matmul(self.stack(left), right)
+        return product if self.group == 1 else product.reshape(*left.shape[:2], right.shape[-1])
 
     def scores(self, left: Real, right: Real) -> Real:
         """left (heads, rows, dim), right (kv heads, keys, dim) -> (heads, rows, keys)."""
-        product: Real = np.matmul(self.stack(left), right.swapaxes(1, 2)).reshape(*left.shape[:2], right.shape[1])
-        return product
+        product: Real = np.matmul(self.stack(left), right.swapaxes(1, 2))
+        return product if self.group == 1 else product.reshape(*left.shape[:2], right.shape[1])
 
 
 def _coherent(operand: Scaled, form: FloatFormat) -> Real:
@@ -103,6 +105,12 @@ def scaled(array: Float64) -> Scaled:
     values = (array / unit).astype(np.float32)
     magnitude = np.abs(values)
     return Scaled(unit=unit, values=values, magnitude=magnitude, square=magnitude * magnitude)
+
+
+def magnitudes(array: Float64) -> Float64:
+    """|array| with NaN as 0 and infinities as the largest fp64 number."""
+    size = np.abs(array)
+    return size if np.isfinite(size).all() else np.abs(np.nan_to_num(array))
 
 
 def finite(array: Float64) -> Float64:

@@ -13,7 +13,7 @@ from verify.tolerance.delta_errors import RowErrors
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
-from verify.tolerance.operands import Operands
+from verify.tolerance.operands import Operands, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
@@ -44,7 +44,7 @@ def query_terms(
     sloped = block.probs if block.slope is None else block.probs * block.slope
     mean_keys = np.abs(ops.onto_rows(sloped, keys.values))
     total = ops.onto_rows(errors.dscores_sloped, keys.magnitude)
-    value = np.abs(np.nan_to_num(reference)) / unit
+    value = magnitudes(reference) / unit
     half = 0.5 * (total + value)
     grown = _row_inflation(block, errors)
     independent = errors.independent if forward.key_ratio is None else errors.independent * forward.key_ratio

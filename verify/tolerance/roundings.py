@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ DETERMINED = 25.0
 
 def inflation(reach: Real) -> Real:
     """expm1(x)/x, 1 where x is small, constant beyond DETERMINED."""
+    if reach.size and float(reach.max()) <= LINEAR:
+        return np.ones(reach.shape, dtype=np.float32)
     capped = np.minimum(reach, np.float32(DETERMINED))
     return np.where(reach > LINEAR, np.expm1(capped) / np.maximum(capped, np.float32(1e-30)), np.float32(1.0))
 
@@ -80,6 +83,9 @@ class Roundings:
     dprobs_steps: int
     exp_error: float
     """Bound on the error of the exponentials of one weight, in units of U: its own and that of its rescalings."""
+    dot_growth: np.float64
+    """gamma of `dot_steps`; as a NumPy scalar, so that a product with it is fp64."""
+    dprobs_growth: np.float64
 
     @property
     def truncates(self) -> bool:
@@ -97,25 +103,32 @@ class Roundings:
 
     def growth(self, steps: Real | float) -> Real:
         """gamma_n = n u / (1 - n u) (Higham 2002, lemma 3.1) at the unit roundoff of one step."""
-        product = np.asarray(steps) * self.step
-        grown: Real = product / (1.0 - np.minimum(product, 0.5))
-        return grown
+        return _growth(steps, self.step)
 
 
 def resolve(problem: AttentionProblem, sequence: DenseSequence, arithmetic: Arithmetic) -> Roundings:
     """Roundings of `arithmetic` on one sequence of `problem`."""
-    storage = float_format(problem.dtype)
-    tiles_k = _tiles(sequence.seqlen_k, arithmetic.tile_k)
-    rescales = tiles_k - 1 + (sequence.sink is not None)
+    lengths, dims = (sequence.seqlen_q, sequence.seqlen_k), (problem.head_dim, problem.head_dim_v)
+    return _resolved(problem.dtype, dims, lengths, sequence.sink is not None, arithmetic)
+
+
+@lru_cache(4096)
+def _resolved(
+    dtype: str, dims: tuple[int, int], lengths: tuple[int, int], has_sink: bool, arithmetic: Arithmetic
+) -> Roundings:
+    storage = float_format(dtype)
+    tiles_k = _tiles(lengths[1], arithmetic.tile_k)
+    rescales = tiles_k - 1 + has_sink
     inexact = 0 if arithmetic.products_exact else 1
+    dot_steps, dprobs_steps = (math.ceil(dim / arithmetic.accumulate_chunk) + inexact for dim in dims)
     step = U if arithmetic.accumulate == "rne" else 2.0 * U
     if arithmetic.accumulate == "rtz" and arithmetic.accumulate_chunk > 1:
         step += ALIGNMENT_STEPS * U
     return Roundings(
         arithmetic=arithmetic,
         storage=storage,
-        out=float_format(arithmetic.out_dtype or problem.dtype),
-        grad=float_format(arithmetic.grad_dtype or problem.dtype),
+        out=float_format(arithmetic.out_dtype or dtype),
+        grad=float_format(arithmetic.grad_dtype or dtype),
         lse=float_format(arithmetic.lse_dtype),
         u_scores=_extra_roundoff(arithmetic.scores_dtype),
         u_query={"scores": 0.0, "q": 1.0, "q_and_k": 2.0}[arithmetic.scale_on] * storage.unit_roundoff,
@@ -124,14 +137,22 @@ def resolve(problem: AttentionProblem, sequence: DenseSequence, arithmetic: Arit
         u_probs_backward=_extra_roundoff(arithmetic.probs_backward_dtype),
         u_dprobs=_extra_roundoff(arithmetic.dprobs_dtype),
         u_dscores=_extra_roundoff(arithmetic.dscores_dtype),
-        tiles_q=_tiles(sequence.seqlen_q, arithmetic.tile_q),
+        tiles_q=_tiles(lengths[0], arithmetic.tile_q),
         tiles_k=tiles_k,
         rescales=rescales,
         step=step,
-        dot_steps=math.ceil(problem.head_dim / arithmetic.accumulate_chunk) + inexact,
-        dprobs_steps=math.ceil(problem.head_dim_v / arithmetic.accumulate_chunk) + inexact,
+        dot_steps=dot_steps,
+        dprobs_steps=dprobs_steps,
         exp_error=2.0 * arithmetic.exp_ulp * (1.0 + _joint_rescales(arithmetic, rescales)),
+        dot_growth=np.float64(_growth(dot_steps, step)),
+        dprobs_growth=np.float64(_growth(dprobs_steps, step)),
     )
+
+
+def _growth(steps: Real | float, step: float) -> Real:
+    product = np.asarray(steps) * step
+    grown: Real = product / (1.0 - np.minimum(product, 0.5))
+    return grown
 
 
 def _joint_rescales(arithmetic: Arithmetic, rescales: int) -> float:

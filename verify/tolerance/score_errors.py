@@ -95,7 +95,7 @@ class ScoreErrors:
         """Bound on all of it."""
         r, arithmetic = self.rounds, self.rounds.arithmetic
         shift, exponentials = r.shift_error, r.rescales + 1
-        total = self.sloped(self.magnitude) * np.float32(r.growth(r.dot_steps) + r.u_query)
+        total = self.sloped(self.magnitude) * np.float32(r.dot_growth + r.u_query)
         steps = arithmetic.scale_roundings + (self.capped is not None)
         total += self.sloped(self.dots) * np.float32(steps * U + r.u_scores)
         total += self.gap * np.float32((3.0 + shift) * U)

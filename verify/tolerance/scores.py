@@ -99,7 +99,7 @@ def score_block(
     dots = ops.scores(ops.q[:, rows], ops.k[:, keys]) * sequence.softmax_scale
     magnitude = _dot_magnitude(ops, rows, keys)
     scale_steps = rounds.arithmetic.scale_roundings * U + rounds.u_scores
-    first_error = (rounds.growth(rounds.dot_steps) + rounds.u_query) * magnitude + scale_steps * np.abs(dots)
+    first_error = (rounds.dot_growth + rounds.u_query) * magnitude + scale_steps * np.abs(dots)
     scores, slope, tanh = soft_capped(dots, first_error, sequence.softcap)
     bias = sequence.bias_block(heads, rows, keys)
     keep = sequence.keep_block(heads, rows, keys)

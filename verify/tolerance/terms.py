@@ -26,41 +26,42 @@ class Terms:
     seen: Real
     """bool: something contributes; elsewhere every term is exactly 0."""
 
-    def items(self) -> Iterator[tuple[str, str, Real, float]]:
-        """(kind, name, values, factor) of every term."""
-        for name, value in self.hard.items():
-            yield "hard", name, value, self.unit * SAFETY
-        for name, value in self.variance.items():
-            yield "variance", name, value, (self.unit * SAFETY) ** 2
-        yield "worst", "worst case", self.worst, self.unit
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(self.worst.shape, self.seen.shape)
+
+    def named(self, *, hard: bool) -> Iterator[tuple[str, Float64]]:
+        """(name, values in real units) of the hard terms, or of the variances."""
+        terms, factor = (self.hard, self.unit * SAFETY) if hard else (self.variance, (self.unit * SAFETY) ** 2)
+        for name, value in terms.items():
+            yield name, self._seen(np.multiply(value, factor, dtype=np.float64))
 
     def hard_sum(self) -> Float64:
         """Sum of the hard terms in real units."""
-        return self._real(total(self.hard.values()), self.unit * SAFETY)
+        return self._seen(_scaled_sum(self.hard.values(), self.unit * SAFETY))
 
     def variance_sum(self, without: Collection[str] = ()) -> Float64:
         """Sum of the variances in real units, some left out."""
-        kept = total(value for name, value in self.variance.items() if name not in without)
-        return self._real(kept, (self.unit * SAFETY) ** 2)
+        kept = (value for name, value in self.variance.items() if name not in without)
+        return self._seen(_scaled_sum(kept, (self.unit * SAFETY) ** 2))
 
     def worst_case(self) -> Float64:
         """The worst case in real units."""
-        return self._real(self.worst, self.unit)
+        return self._seen(np.multiply(self.worst, self.unit, dtype=np.float64))
 
-    def _real(self, values: Real, factor: float) -> Float64:
-        return np.where(self.seen, np.multiply(values, factor, dtype=np.float64), 0.0)
+    def _seen(self, values: Float64) -> Float64:
+        """The values, 0 where nothing contributes, in the shape of the block."""
+        if self.seen.all():
+            return values if values.shape == self.shape else np.broadcast_to(values, self.shape)
+        return np.where(self.seen, values, 0.0)
 
 
-def write(target: Float64, values: Real, factor: float, seen: Real | None, *, add: bool) -> None:
-    """Scale values into `target`, or add them; elements that are not `seen` (None: all are) stay as they are."""
-    if seen is None and not add:
-        np.multiply(values, factor, out=target, dtype=np.float64)
-        return
-    scaled = np.multiply(values, factor, dtype=np.float64)
-    if add:
-        target += scaled if seen is None else np.where(seen, scaled, 0.0)
-    else:
-        np.copyto(target, scaled, where=np.asarray(seen))
+def _scaled_sum(values: Iterable[Real], factor: float) -> Float64:
+    """factor * sum of at least one array, each scaled in fp64 before it is added."""
+    first, *others = (np.multiply(value, factor, dtype=np.float64) for value in values)
+    for value in others:
+        first = first + value
+    return first
 
 
 def total(values: Iterable[Real]) -> Real:
