@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.meta.running import HONEST, Fault, Faulty, Outputs, case_of, finding_of
+from tests.meta.running import HONEST, Fault, Faulty, Outputs, case_of, finding_of, run_of
 from tests.verify.candidates.asking import FEATURES
 from verify.candidate import Call
+from verify.checks import CHECKS
 from verify.verdict import Status
 
 NAME = "sensitivity"
@@ -57,3 +58,18 @@ def test_an_ignored_gradient_of_lse_is_rejected() -> None:
 
     finding = finding_of(NAME, Faulty(fault), case_of(seed=3))
     assert any(reason.startswith("dlse changed") for reason in finding.reasons)
+
+
+def test_a_page_table_that_is_read_once_is_rejected() -> None:
+    """Two pages that become one change every sum over keys; a kernel that keeps its first table does not see it."""
+    seen: list[Any] = []
+
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        seen.append(call.arrays["page_table"].copy())
+        return honestly(replace(call, arrays={**call.arrays, "page_table": seen[0]}))
+
+    candidate = Faulty(fault)
+    run = run_of(candidate, case_of(**FEATURES["paged"]))
+    run.first_outcome()
+    finding = CHECKS[NAME].run(run)
+    assert any(reason.startswith("page_table changed") for reason in finding.reasons)

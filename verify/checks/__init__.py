@@ -7,6 +7,7 @@ from verify.checks.base import Check
 from verify.checks.comparison import BACKWARD, FORWARD, LSE
 from verify.checks.contract import CONTRACT
 from verify.checks.determinism import DETERMINISM
+from verify.checks.equivalence import EQUIVALENCE
 from verify.checks.invariance import INVARIANCE
 from verify.checks.metamorphic import METAMORPHIC
 from verify.checks.poison import POISON
@@ -29,6 +30,7 @@ SEVERAL_CALLS = (
     PROBES,
     INVARIANCE,
     METAMORPHIC,
+    EQUIVALENCE,
     SPLIT_MERGE,
     SPLIT_COUNT,
     SENSITIVITY,
