@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from kernels.cpu_backend.cache import cache_dir, contents, digest, run_compiler
 from kernels.cpu_backend.options import Build, Checks
+from kernels.cpu_backend.pruning import mark_used, prune_daily
 from kernels.cpu_backend.sources import (
     CUDA_DIR,
     DEVICE_DIR,
@@ -96,6 +97,7 @@ def build_runtime() -> Path:
             )
             # The name that kernels record: the dynamic loader then takes the copy that is already in the process.
             run_compiler(compiler, ["-shared", f"-Wl,-soname,{target.name}", *map(str, objects)], target)
+    mark_used(target)
     return target
 
 
@@ -116,6 +118,8 @@ def _build_image(source: Path, unit: str, build: Build, checks: Checks) -> Image
             # Linked without the sanitizers' flags: the runtime takes the place of their libraries.
             wrapped = WRAPPED if checks is Checks.MEMORY and not compiler.is_zig else ()
             run_compiler(compiler, ["-shared", *wrapped, str(object_file), str(runtime)], image.path)
+        prune_daily(cache_dir())
+    mark_used(image.path)
     return image
 
 
@@ -148,6 +152,7 @@ def _prelude(compiler: Compiler, flags: tuple[str, ...]) -> list[str]:
         return ["-include", str(header)]
     directory = cache_dir() / f"header-{digest(compiler.version, *flags, _headers_digest())}"
     directory.mkdir(exist_ok=True)
+    mark_used(directory)
     stub, precompiled = directory / "simt_prelude.h", directory / "simt_prelude.h.gch"
     if not precompiled.exists():
         with tempfile.TemporaryDirectory(dir=cache_dir()) as scratch:
