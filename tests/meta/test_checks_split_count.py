@@ -2,15 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.meta.running import Faulty, Outputs, case_of, finding_of
 from tests.verify.candidates.asking import FEATURES
+from verify import register
 from verify.candidate import Call, RefusedError
 from verify.candidates import load
+from verify.candidates.user.function import FunctionCandidate
 from verify.inputs import make_inputs
+from verify.registration import declaration_of
 from verify.verdict import Status
 
 NAME = "split_count"
@@ -62,3 +67,20 @@ def test_a_promise_of_equal_bits_is_held_to() -> None:
 
 def test_a_candidate_without_declared_counts_is_not_judged() -> None:
     assert finding_of(NAME, "numpy_tiled", case_of()).status is Status.UNSUPPORTED
+
+
+@pytest.mark.parametrize(("wrong_for", "right"), [(0, Status.PASS), (4, Status.NUMERICAL)])
+def test_a_users_function_is_told_the_number_of_splits(wrong_for: int, right: Status) -> None:
+    @register(arrays="numpy", arithmetic="eager", split_counts=(1, 2, 4))
+    def attention(q: Any, k: Any, v: Any, softmax_scale: float, num_splits: int = 1) -> Any:
+        scores = np.einsum("bqhd,bkhd->bhqk", q, k) * np.float32(softmax_scale)
+        top = scores.max(axis=-1, keepdims=True)
+        parts = [slice(*ends) for ends in pairwise(np.linspace(0, k.shape[1], num_splits + 1).astype(int))]
+        weights = np.exp(scores - top)
+        total = sum(weights[..., part].sum(axis=-1) for part in parts)
+        out = sum(np.einsum("bhqk,bkhd->bqhd", weights[..., part], v[:, part]) for part in parts)
+        return out / (total * np.float32(1.01 if num_splits == wrong_for else 1)).swapaxes(1, 2)[..., None]
+
+    finding = finding_of(NAME, FunctionCandidate(declaration_of(attention)), case_of())
+    assert finding.status is right, finding.reasons
+    assert all(reason.startswith("4 splits") for reason in finding.reasons)
