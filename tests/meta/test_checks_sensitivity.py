@@ -73,3 +73,13 @@ def test_a_page_table_that_is_read_once_is_rejected() -> None:
     run.first_outcome()
     finding = CHECKS[NAME].run(run)
     assert any(reason.startswith("page_table changed") for reason in finding.reasons)
+
+
+def test_a_dropout_mask_that_ignores_the_seed_is_rejected() -> None:
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        return honestly(replace(call, seed=0))
+
+    dropping = case_of(dropout_p=0.3)
+    assert finding_of(NAME, "cuda_tiled", dropping).status is Status.PASS
+    finding = finding_of(NAME, Faulty(fault, "cuda_tiled"), dropping)
+    assert "seed changed: the same dropout mask" in finding.reasons

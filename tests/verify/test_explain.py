@@ -91,6 +91,20 @@ def test_an_instrument_that_reports_a_fault_is_believed(status: Status, cause: s
     assert likely_keys(PLAIN, (Finding(check="any", status=status),))[0] == cause
 
 
+@pytest.mark.parametrize(
+    ("check", "status", "cause"),
+    [
+        ("streams", Status.RACE, "stream"),
+        ("deferred", Status.RACE, "stream"),
+        ("prefill", Status.UNWRITTEN, "unwritten"),
+        ("split_count", Status.NUMERICAL, "split"),
+        ("split_merge", Status.NUMERICAL, "split"),
+    ],
+)
+def test_a_check_of_one_kind_of_fault_names_it(check: str, status: Status, cause: str) -> None:
+    assert likely_keys(PLAIN, (Finding(check=check, status=status),))[0] == cause
+
+
 def test_a_slight_error_everywhere_is_lost_precision() -> None:
     assert likely_keys(PLAIN, finding("out", rel_l2=1e-3, max_bound_ratio=20.0))[0] == "precision"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,10 +11,12 @@ from verify.checks.argument_changes import Change, changes_of
 from verify.checks.base import Check
 from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
-from verify.checks.variation import Ledger, several_calls_refusal, skipped, takes, vary
-from verify.verdict import Finding
+from verify.checks.variation import Ledger, several_calls_refusal, skipped, takes, vary, with_inputs
+from verify.verdict import Finding, Status
 
 NAME = "sensitivity"
+LOG_CHANCE = -30.0
+"""Natural logarithm of the chance (1e-13) that two honest masks are taken for one."""
 
 
 def _sensitivity(run: CaseRun) -> Finding:
@@ -25,7 +28,25 @@ def _sensitivity(run: CaseRun) -> Finding:
         backward = change.argument == "dlse"
         if has_effect(run, varied, backward=backward):
             ledger.judge(varied, f"{change.argument} changed", backward=backward)
+    if run.case.problem.dropout_p > 0 and run.contract.capabilities.dropout_mask == "own":
+        _judge_seed(ledger)
     return ledger.finding("no argument whose change the bounds could tell")
+
+
+def _judge_seed(ledger: Ledger) -> None:
+    """Another seed draws another mask, where the mask has room to differ."""
+    run = ledger.run
+    first = run.first_outcome()
+    other = with_inputs(run, replace(run.case, seed=(run.case.seed + 2) % 2**63), run.facts.inputs)
+    outputs = ledger.outputs(other, "seed changed", backward=False)
+    if outputs is None or first.reply is None or "dropout_keep" not in first.reply.outputs:
+        return
+    before, after = first.reply.outputs["dropout_keep"], outputs.get("dropout_keep")
+    # Two masks of n draws agree by chance with probability ((1-p)^2 + p^2)^n.
+    p = run.case.problem.dropout_p
+    chance = before.size * np.log((1 - p) ** 2 + p**2)
+    if chance < LOG_CHANCE and after is not None and np.array_equal(before, after):
+        ledger.fail(Status.NUMERICAL, "seed changed: the same dropout mask")
 
 
 def _takeable(run: CaseRun) -> Iterator[tuple[Change, CaseRun]]:
