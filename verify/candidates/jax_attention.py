@@ -38,7 +38,19 @@ def _arithmetic(storage: str) -> Arithmetic:
 
 CONTRACT = Contract(
     capabilities=Capabilities(
-        features=frozenset({"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "gqa", "lengths"}),
+        features=frozenset(
+            {
+                "causal",
+                "causal_topleft",
+                "window",
+                "boolean",
+                "block_sparse",
+                "bias",
+                "bias_minus_infinity",
+                "gqa",
+                "lengths",
+            }
+        ),
         max_head_dim=512,
         outputs=frozenset({"out", "lse", "dq", "dk", "dv"}),
         # Under jit XLA has no F16_F16_F32 dot on the CPU (jax 0.10); the library falls back only outside jit.

@@ -37,7 +37,19 @@ def _arithmetic(storage: str) -> Arithmetic:
 
 CONTRACT = Contract(
     capabilities=Capabilities(
-        features=frozenset({"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "gqa", "dv"}),
+        features=frozenset(
+            {
+                "causal",
+                "causal_topleft",
+                "window",
+                "boolean",
+                "block_sparse",
+                "bias",
+                "bias_minus_infinity",
+                "gqa",
+                "dv",
+            }
+        ),
         max_head_dim=512,
         outputs=frozenset({"out", "dq", "dk", "dv"}),
         # Hidden scores become the lowest finite number: a row that sees no key gets the mean of V.

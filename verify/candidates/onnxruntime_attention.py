@@ -39,7 +39,19 @@ CONTRACT = Contract(
     capabilities=Capabilities(
         dtypes=frozenset({"fp32", "fp16"}),
         features=frozenset(
-            {"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "softcap", "gqa", "lengths", "dv"}
+            {
+                "causal",
+                "causal_topleft",
+                "window",
+                "boolean",
+                "block_sparse",
+                "bias",
+                "bias_minus_infinity",
+                "softcap",
+                "gqa",
+                "lengths",
+                "dv",
+            }
         ),
         max_head_dim=512,
         backward=False,

@@ -22,7 +22,9 @@ _INPUTS = ("query", "key", "value", "past_key", "past_value", "seqlens_k", "tota
 _UNUSED = ("", "", "")
 """cos_cache, sin_cache, position_ids: rotary embedding."""
 _FURTHER = ("attention_bias", "head_sink")
-_FEATURES = frozenset({"causal", "window", "boolean", "block_sparse", "bias", "softcap", "sink", "gqa"})
+_FEATURES = frozenset(
+    {"causal", "window", "boolean", "block_sparse", "bias", "bias_minus_infinity", "softcap", "sink", "gqa"}
+)
 
 
 def _contract(dtype: str) -> Contract:

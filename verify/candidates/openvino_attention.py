@@ -17,7 +17,9 @@ from verify.contract import Arithmetic, Capabilities, Contract
 CONTRACT = Contract(
     capabilities=Capabilities(
         dtypes=frozenset({"fp32"}),
-        features=frozenset({"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "dv"}),
+        features=frozenset(
+            {"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "bias_minus_infinity", "dv"}
+        ),
         max_head_dim=512,
         backward=False,
         outputs=frozenset({"out"}),
