@@ -29,7 +29,11 @@ ON_CPU = (
     "mlx_attention",
     "openvino_attention",
 )
-ON_GPU = tuple(name for name in builtin_names() if name.startswith(("torch_cuda", "torch_flex_cuda", "flash", "xformers", "triton")))
+ON_GPU = tuple(
+    name
+    for name in builtin_names()
+    if name.startswith(("torch_cuda", "torch_flex_cuda", "flash", "xformers", "triton"))
+)
 SHAPE = "attn1:b=2,sq=5,sk=9,h=2,d=16,dtype="
 CASES = {
     "plain": SHAPE + "fp32,seed=1",
