@@ -1,0 +1,41 @@
+"""Aggregate: errors within every element's bound that all point one way are found; honest roundings pass."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.meta.running import HONEST, Faulty, Outputs, case_of, finding_of
+from verify.candidate import Call
+from verify.verdict import Status
+
+NAME = "aggregate"
+LARGE: dict[str, Any] = {"seqlen_q": 64, "seqlen_k": 96, "head_dim": 32, "dtype": "bf16"}
+
+
+@pytest.mark.parametrize("candidate", HONEST)
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_honest_kernels_pass(candidate: str, dtype: str) -> None:
+    finding = finding_of(NAME, candidate, case_of(**(LARGE | {"dtype": dtype})))
+    assert (finding.status, finding.reasons) == (Status.PASS, ())
+
+
+@pytest.mark.parametrize("tensor", ["out", "dq", "dk", "dv"])
+def test_truncated_outputs_are_rejected_by_name_though_every_element_is_within_its_bound(tensor: str) -> None:
+    """The last place cut off, as a store without rounding does: an error of up to one ulp, always toward zero."""
+
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        outputs = honestly(call)
+        wide = outputs[tensor].astype(np.float32) * np.float32(1 - 2.0**-9)
+        cut = (wide.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+        return outputs | {tensor: cut.astype(outputs[tensor].dtype)}
+
+    finding = finding_of(NAME, Faulty(fault), case_of(**LARGE))
+    assert finding.status is Status.NUMERICAL
+    assert all(reason.startswith(f"{tensor}:") for reason in finding.reasons)
+
+
+def test_fp32_and_few_elements_are_not_judged() -> None:
+    assert finding_of(NAME, "numpy_tiled", case_of(**(LARGE | {"dtype": "fp32"}))).status is Status.UNSUPPORTED
+    assert finding_of(NAME, "numpy_tiled", case_of(seqlen_q=2, seqlen_k=2, dtype="bf16")).status is Status.UNSUPPORTED
