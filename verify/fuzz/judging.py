@@ -14,9 +14,9 @@ from verify.contract import Arithmetic
 from verify.errors import require
 from verify.inputs import make_inputs
 from verify.record import Record
-from verify.runner import Judge, RunOptions
+from verify.runner import Judge, RunOptions, undeclared
 from verify.tolerance import Bound
-from verify.verdict import Finding, Status, Verdict
+from verify.verdict import Finding, Verdict
 from verify.worker import candidate_for
 
 EVERY_CASE = ("contract", "forward", "lse", "backward", "aggregate")
@@ -74,13 +74,8 @@ class CaseJudge:
         """Findings of the selected checks, or of the one named by `only`."""
         checks = select_checks((only,)) if only else self._checks_of(case)
         run = self.case_run(case, candidate)
-        refusal = run.contract.capabilities.refusal(case.problem)
-        if refusal is not None:
-            findings: tuple[Finding, ...] = (
-                Finding(check="capabilities", status=Status.UNSUPPORTED, reasons=(refusal,)),
-            )
-        else:
-            findings = tuple(check.run(run) for check in checks)
+        refused = undeclared(run)
+        findings = tuple(check.run(run) for check in checks) if refused is None else (refused,)
         return Judged(case=case, candidate=candidate, findings=findings)
 
     def record(self, judged: Judged) -> Record:
