@@ -76,3 +76,16 @@ def test_another_rounding_in_another_layout_is_accepted() -> None:
         return outputs | {"out": outputs["out"] * ulp}
 
     assert finding_of(NAME, Faulty(fault), case_of()).status is Status.PASS
+
+
+@pytest.mark.parametrize("fields", [{}, FEATURES["ragged"], {"seqlens_k": (7, 9)}])
+def test_a_nan_that_leaves_its_sequence_is_rejected(fields: dict[str, Any]) -> None:
+    """0 * NaN of a row that a tile shares with another sequence."""
+
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        outputs = honestly(call)
+        foreign = np.isnan(call.arrays["q"]).any()
+        return outputs | {"lse": outputs["lse"] + np.float32(np.nan if foreign else 0)}
+
+    finding = finding_of(NAME, Faulty(fault), case_of(**fields))
+    assert any(reason.startswith("other sequences NaN: lse") for reason in finding.reasons)

@@ -12,6 +12,7 @@ from verify.checks.alone import alone
 from verify.checks.base import Check
 from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
+from verify.checks.neighbours import judge_neighbours
 from verify.checks.places import key_index
 from verify.checks.relation import Relation, hold
 from verify.checks.variation import (
@@ -47,6 +48,7 @@ def _invariance(run: CaseRun) -> Finding:
     for relation in _relations(run, first, backward):
         if takes(run, relation.varied.case.problem):
             hold(ledger, relation)
+    judge_neighbours(ledger, first)
     return ledger.finding("one sequence, one head, one layout and nothing hidden")
 
 
@@ -142,8 +144,8 @@ def _seen_by_any_head(part: DenseSequence) -> NDArray[np.bool_] | None:
 
 INVARIANCE = Check(
     name=NAME,
-    summary="a sequence alone, heads reversed, pages and strides moved, hidden keys changed: same bits, or in bound",
-    calls=5,
+    summary="one sequence alone or among NaN, heads, pages, strides moved, hidden keys changed: same bits, or in bound",
+    calls=6,
     raises=FAULTS,
     function=_invariance,
 )
