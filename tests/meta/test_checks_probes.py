@@ -66,3 +66,39 @@ def weight_behind_mask(honestly: Callable[[Call], Outputs], call: Call) -> Outpu
 def test_the_least_weight_behind_a_mask_is_rejected() -> None:
     finding = finding_of(NAME, Faulty(weight_behind_mask), case_of(causal=True))
     assert any("weight on keys that the row does not see" in reason for reason in finding.reasons)
+
+
+def first_product(call: Call) -> float:
+    """q k^T of the first row and key."""
+    return float(call.arrays["q"][0, 0, 0].astype(np.float64) @ call.arrays["k"][0, 0, 0].astype(np.float64))
+
+
+def marked(call: Call) -> bool:
+    """Some key carries a marker in all columns."""
+    v = call.arrays["v"][0, :, 0].astype(np.float64)
+    return bool(((v == v[:, :1]).all(axis=1) & (v[:, 0] >= 4)).any())
+
+
+@pytest.mark.parametrize(
+    ("label", "condition"),
+    [
+        ("P read out", lambda call: bool(np.isin(call.arrays["v"], (0, 1)).all() and not call.arrays["v"].all())),
+        ("v = 1", lambda call: bool((call.arrays["v"] == 1).all())),
+        ("q = 0", lambda call: not call.arrays["q"].any()),
+        ("needles", marked),
+        ("scores about -22", lambda call: -40 < first_product(call) * call.problem.softmax_scale < -15),
+        ("scores about -100", lambda call: -150 < first_product(call) * call.problem.softmax_scale < -50),
+        ("q k^T about -5e4", lambda call: first_product(call) < -1e4),
+        ("v with a mean", lambda call: float(call.arrays["v"].astype(np.float64).mean()) > 6),
+    ],
+)
+def test_a_fault_in_one_region_is_found_by_the_probe_that_goes_there(
+    label: str, condition: Callable[[Call], bool]
+) -> None:
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        outputs = honestly(call)
+        wrong = outputs["out"] * np.float32(2.0 if condition(call) else 1.0)
+        return outputs | {"out": wrong.astype(outputs["out"].dtype)}
+
+    finding = finding_of(NAME, Faulty(fault), case_of(**LONG))
+    assert any(reason.startswith(label) for reason in finding.reasons)

@@ -22,6 +22,8 @@ Array = NDArray[Any]
 
 NEEDLE_SCORE = 12.0
 """Score of a row with its own needle: e^12 outweighs the other keys, and exp(12) is far from every overflow."""
+OVERWHELMING_SCORE = 150.0
+"""e^-150 is 0 in fp32: a row that sees its own needle sees nothing else, and out is the needle's value."""
 MARKER = 4.0
 """Value of the needles in v, against N(0, 1) elsewhere."""
 TILES = (16, 32, 64, 128)
@@ -80,14 +82,14 @@ def needle_keys(run: CaseRun) -> tuple[int, ...]:
     return tuple(sorted(found, reverse=True)[: max(2, problem.head_dim // 2)])
 
 
-def needles(run: CaseRun) -> CaseRun:
-    """Each row looks for one needle key, which stands out by NEEDLE_SCORE and carries the marker value in v."""
+def needles(run: CaseRun, score: float = NEEDLE_SCORE) -> CaseRun:
+    """Each row looks for one needle key, which stands out by that score and carries the marker value in v."""
     problem, values = run.case.problem, logical_values(run)
     keys = needle_keys(run)
     random = np.random.Generator(np.random.PCG64(run.case.seed))
     # Normal, not of one magnitude: sums of equal products round coherently, and the bound counts on independence.
     directions = random.standard_normal((len(keys), problem.head_dim))
-    directions *= np.sqrt(NEEDLE_SCORE / problem.softmax_scale / (directions**2).sum(axis=1, keepdims=True))
+    directions *= np.sqrt(score / problem.softmax_scale / (directions**2).sum(axis=1, keepdims=True))
     place = {key: number for number, key in enumerate(keys)}
     noise = random.standard_normal((problem.seqlen_k, problem.head_dim + problem.head_dim_v))
     k_noise, v_noise = 0.1 * noise[:, : problem.head_dim], noise[:, problem.head_dim :]

@@ -13,6 +13,7 @@ from verify.checks.base import Check
 from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
 from verify.checks.probe_values import (
+    OVERWHELMING_SCORE,
     designed,
     folded_identity,
     identity_block,
@@ -49,6 +50,7 @@ def probes_of(run: CaseRun) -> Iterator[Probe]:
     yield Probe(label="v = 1", build=unit_values, backward=True)
     yield Probe(label="q = 0", build=zero_queries, backward=True)
     yield Probe(label="needles", build=needles, backward=True)
+    yield Probe(label="needles that outweigh all", build=partial(needles, score=OVERWHELMING_SCORE), backward=True)
     for level in (22.0, 100.0):
         recipe = Recipe.of("low_logits", level=level)
         yield Probe(label=f"scores about -{level:g}", build=designed(recipe), backward=level == 22.0)
@@ -94,7 +96,7 @@ def _judge_hidden(ledger: Ledger, varied: CaseRun, label: str, outputs: Mapping[
 PROBES = Check(
     name=NAME,
     summary="P read out through v, needle keys, v = 1, q = 0, scores far below 0, v with a mean",
-    calls=10,
+    calls=11,
     raises=FAULTS,
     function=_probes,
 )
