@@ -6,6 +6,14 @@ from collections.abc import Mapping
 
 UNDOCUMENTED = "No statement of the library was looked up."
 _BLIND = "row that sees no key"
+_GQA_NAN = (
+    "Not documented: on the flash path (fp32, no sink, no softcap) a row whose scores are NaN, and -inf where causality "
+    "hides a key, counts as one that sees no key, and out is 0. With ORT_GQA_DISABLE_FLASH_ATTENTION=1 it is NaN."
+)
+_GQA_BLIND = (
+    "Not documented: more query rows than keys leave nothing for the cache, and a row that a bias of -inf hides "
+    "completely is 0 on the flash path (fp32, no sink, no softcap), NaN on the other."
+)
 
 NOTES: Mapping[tuple[str, str], str] = {
     ("torch_flash", "fp16"): (
@@ -32,6 +40,10 @@ NOTES: Mapping[tuple[str, str], str] = {
         "Documented: in the pseudo-code of the specification (ScaledDotProductAttention-13) such a row is a softmax of "
         "-inf alone, which is NaN."
     ),
+    ("onnxruntime_gqa", "fp32"): _GQA_NAN,
+    ("onnxruntime_gqa", "causal"): _GQA_NAN,
+    ("onnxruntime_gqa", _BLIND): _GQA_BLIND,
+    ("onnxruntime_gqa_fp16", _BLIND): _GQA_BLIND,
     ("onnxruntime_attention", "lengths"): (
         "The operator's text calls keys beyond `nonpad_kv_seqlen` padding and asks nothing of their values. They get "
         "weight 0 and are still multiplied: a NaN there reaches every row."
