@@ -8,7 +8,8 @@ UNDOCUMENTED = "No statement of the library was looked up."
 _BLIND = "row that sees no key"
 _GQA_NAN = (
     "Not documented: on the flash path (fp32, no sink, no softcap) a row whose scores are NaN, and -inf where "
-    "causality hides a key, counts as one that sees no key, and out is 0. With ORT_GQA_DISABLE_FLASH_ATTENTION=1 it is NaN."
+    "causality hides a key, counts as one that sees no key, and out is 0. With ORT_GQA_DISABLE_FLASH_ATTENTION=1 it "
+    "is NaN."
 )
 _GQA_BLIND = (
     "Not documented: more query rows than keys leave nothing for the cache, and a row that a bias of -inf hides "
