@@ -58,7 +58,12 @@ def compare(got: NDArray[Any], expected: Expected) -> Comparison:
     dtype_ok = got.dtype == expected.form.numpy_dtype
     if got.shape != expected.values.shape:
         return _empty(expected, dtype_ok=dtype_ok)
-    values = np.asarray(got).astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return _compared(np.asarray(got).astype(np.float64), expected, dtype_ok=dtype_ok)
+
+
+def _compared(values: Float64, expected: Expected, *, dtype_ok: bool) -> Comparison:
+    """Comparison of an output of the right shape."""
     special = compare_special_values(values, expected.values, lambda: _excused(values, expected))
     ratio, ok = _bound_ratio(values, expected, special.finite)
     finite, whole = special.finite, bool(special.finite.all())
@@ -103,9 +108,8 @@ def within_fixed_limits(got: Float64, expected: Expected) -> bool:
     absolute, relative = FIXED_LIMITS.get(expected.form.name, FIXED_LIMITS["fp32"])
     if expected.form.name == "fp32" and expected.tensor.startswith("d"):
         absolute = FIXED_GRADIENT_LIMIT
-    with np.errstate(invalid="ignore"):
-        limit = absolute + relative * np.abs(expected.values) if relative else absolute
-        close = np.abs(got - expected.values) <= limit
+    limit = absolute + relative * np.abs(expected.values) if relative else absolute
+    close = np.abs(got - expected.values) <= limit
     return bool(close.all()) or bool((close | (got == expected.values)).all())
 
 
@@ -119,11 +123,10 @@ def _excused(got: Float64, expected: Expected) -> Bools:
 
 def _bound_ratio(got: Float64, expected: Expected, finite: Bools) -> tuple[Float64, Bools]:
     """error/bound (0/0 = 0, x/0 = inf, NaN bound = inf) and whether error <= bound, False only for finite elements."""
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        error = np.abs(got - expected.values)
-        error[~finite] = 0.0
-        ok = (error <= expected.bound) | ~finite
-        ratio = np.divide(error, expected.bound, out=np.zeros(error.shape), where=error != 0.0)
+    error = np.abs(got - expected.values)
+    error[~finite] = 0.0
+    ok = (error <= expected.bound) | ~finite
+    ratio = np.divide(error, expected.bound, out=np.zeros(error.shape), where=error != 0.0)
     ratio[np.isnan(ratio)] = np.inf
     return ratio, ok
 

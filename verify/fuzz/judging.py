@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from bisect import bisect
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import accumulate
 
 from verify.case import Case
 from verify.checks import CHECKS, Check, select_checks
@@ -23,6 +26,8 @@ EVERY_CASE = ("contract", "forward", "lse", "backward", "aggregate")
 """Checks that share the calls of a case, so that they cost hardly more than one."""
 COSTLY_EVERY = 4
 """One case in so many also runs one of the checks that call the candidate again."""
+TICKETS = 2**20
+"""Steps in which the choice among them is made."""
 MAX_SESSIONS = 4
 """Variants of a candidate whose processes are kept."""
 
@@ -119,18 +124,29 @@ class CaseJudge:
     def _checks_of(self, case: Case) -> tuple[Check, ...]:
         if self.checks:
             return select_checks(self.checks)
-        chosen = [name for name in EVERY_CASE if name in CHECKS]
-        # A check that cannot fail finds no fault.
-        others = [
-            name
-            for name, check in CHECKS.items()
-            if name not in EVERY_CASE and any(status.is_failure for status in check.raises)
-        ]
         # Chosen by the case id, so that the same case is judged by the same checks on every machine.
         ticket = zlib.crc32(case.case_id.encode())
-        if others and ticket % COSTLY_EVERY == 0:
-            chosen.append(others[ticket // COSTLY_EVERY % len(others)])
-        return select_checks(tuple(chosen))
+        if ticket % COSTLY_EVERY:
+            return select_checks(EVERY_CASE)
+        return select_checks((*EVERY_CASE, _costly_check(ticket // COSTLY_EVERY)))
+
+
+def _costly_check(ticket: int) -> str:
+    """One of the checks that call the candidate again, each as often as its calls are few: equal time for all."""
+    names, shares = _costly_checks()
+    return names[bisect(shares, ticket % TICKETS / TICKETS * shares[-1])]
+
+
+@cache
+def _costly_checks() -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Names and running sums of their shares. A check that cannot fail finds no fault."""
+    costly = [
+        check
+        for check in CHECKS.values()
+        if check.name not in EVERY_CASE and any(status.is_failure for status in check.raises)
+    ]
+    # The call that they share with the other checks counts as one.
+    return tuple(check.name for check in costly), tuple(accumulate(1.0 / max(2, 1 + check.calls) for check in costly))
 
 
 def check_case(

@@ -184,10 +184,9 @@ def _optional_gradients(
 ) -> None:
     ops, rounds, rows = task.ops, task.rounds, block.rows
     if "dbias" in task.sums:
-        keep = task.sequence.keep_block(ops.heads, rows)
         shared = task.problem.bias_broadcast
         planes = (task.problem.batch if shared[0] else 1) * (task.problem.nheads if shared[1] else 1)
-        task.add("dbias", bias_terms(block, row, errors, rounds, keep, planes), (ops.heads, rows))
+        task.add("dbias", bias_terms(block, row, errors, rounds, planes), (ops.heads, rows))
     if "dsink" in task.sums:
         dlse = None if ops.dlse is None else ops.dlse[:, rows]
         summed = (task.problem.total_q, task.problem.batch)
@@ -210,7 +209,7 @@ def _key_passes(task: _Task, passes: list[_RowPass]) -> None:
             block, _ = score_block(ops, rounds, whole, keys, maxima, task.confidence)
             product = products(ops, block, ops.dout)
             errors = gradient_errors(ops, rounds, block, maxima, row, product, task.confidence)
-        counts = _key_counts(task, maxima, keys)
+        counts = _key_counts(ops, maxima, block)
         kv_heads = slice(ops.heads.start // ops.group, ops.heads.stop // ops.group)
         place = (kv_heads, keys)
         task.add("dk", key_terms(ops, rounds, block, row, errors, task.reference["dk"][place], counts), place)
@@ -218,14 +217,13 @@ def _key_passes(task: _Task, passes: list[_RowPass]) -> None:
         task.add("dv", values, place)
 
 
-def _key_counts(task: _Task, maxima: RowMaxima, keys: slice) -> Float64:
+def _key_counts(ops: Operands, maxima: RowMaxima, block: ScoreBlock) -> Float64:
     """Rows of the group that see each key: (kv heads, keys, 1)."""
-    ops = task.ops
-    heads, rows = maxima.alive.shape
-    keep = task.sequence.keep_block(ops.heads, slice(None), keys)
-    shape = (heads, rows, keys.stop - keys.start)
-    seen = np.broadcast_to(maxima.alive[..., None], shape) if keep is None else maxima.alive[..., None] & keep
-    counts: Float64 = ops.stack(np.broadcast_to(seen, shape)).sum(axis=1)[..., None].astype(np.float64)
+    alive = maxima.alive[..., None]
+    if block.keep is None:
+        everywhere = ops.stack(alive).sum(axis=1, dtype=np.float64)
+        return np.repeat(everywhere[..., None], block.keys.stop - block.keys.start, axis=1)
+    counts: Float64 = ops.stack(alive & block.keep).sum(axis=1, dtype=np.float64)[..., None]
     return counts
 
 

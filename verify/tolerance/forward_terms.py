@@ -18,7 +18,7 @@ from verify.tolerance.roundings import KAPPA_SQ, SAFETY, Real, Roundings, U
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent, exponent_errors, worst_exponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-from verify.tolerance.terms import Terms
+from verify.tolerance.terms import Terms, somewhere_hidden
 
 WEIGHTWISE = ("exponent", "probs rounding")
 """Deviations of out that come from single weights: delta sees them through dP, not through the sum over channels."""
@@ -109,4 +109,4 @@ def _lse_terms(
     if block.uncheckable is not None:
         limit = np.where(block.uncheckable.any(axis=-1), np.inf, limit)
     hard = {"exponent": exponent.astype(np.float64), "final roundings": final}
-    return Terms(hard=hard, variance=variance, worst=SAFETY * limit, unit=1.0, seen=alive)
+    return Terms(hard=hard, variance=variance, worst=SAFETY * limit, unit=1.0, seen=somewhere_hidden(alive))

@@ -17,7 +17,7 @@ def finish(
     floor: Float64,
     *,
     unit: float,
-    seen: Real,
+    seen: Real | None,
     overflow: Real | None,
 ) -> Terms:
     """Scale the terms to real units; exactly 0 where nothing contributes, inf where an intermediate may overflow."""

@@ -17,7 +17,7 @@ from verify.tolerance.operands import Operands, Scaled, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import ScoreBlock
-from verify.tolerance.terms import Terms
+from verify.tolerance.terms import Terms, somewhere_hidden
 from verify.tolerance.terms import total as sum_terms
 
 
@@ -145,7 +145,7 @@ def _summed(
         limit = limit + times * repeated_worst(total, form, unit)
         overflow = also(overflow, unit * (total + limit) >= form.max_finite)
     floor = underflow_floor(counts, unit, stretch)
-    return finish(hard, variance, limit, floor, unit=unit, seen=counts > 0, overflow=overflow)
+    return finish(hard, variance, limit, floor, unit=unit, seen=somewhere_hidden(counts > 0), overflow=overflow)
 
 
 def _query_ratio(ops: Operands, block: ScoreBlock) -> Real | None:

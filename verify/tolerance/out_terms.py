@@ -14,7 +14,7 @@ from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Rea
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-from verify.tolerance.terms import Terms, total
+from verify.tolerance.terms import Terms, somewhere_hidden, total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ def out_terms(ops: Operands, rounds: Roundings, inputs: OutInputs, confidence: f
     hard["underflow"] = count * (TINY_WEIGHT + FLUSH * (1.0 + 1.0 / unit))
     limit = np.minimum(limit, certain) * SAFETY + hard["underflow"]
     limit = _uncheckable_rows(limit, rounds, ops, inputs)
-    return Terms(hard=hard, variance=variance, worst=limit, unit=unit, seen=count > 0)
+    return Terms(hard=hard, variance=variance, worst=limit, unit=unit, seen=somewhere_hidden(count > 0))
 
 
 def _likely(ops: Operands, rounds: Roundings, inputs: OutInputs) -> tuple[dict[str, Real], dict[str, Real]]:

@@ -17,7 +17,7 @@ from verify.tolerance.operands import Operands, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-from verify.tolerance.terms import Terms
+from verify.tolerance.terms import Terms, somewhere_hidden
 
 SEEN_WEIGHT = 1e-12
 """Weights below this do not set the inflation that a whole row shares; their own terms carry their own."""
@@ -78,7 +78,7 @@ def query_terms(
         limit = limit + times * repeated_worst(total + limit, rounds.grad, stretched)
         overflow = also(overflow, unit * (total + limit) >= rounds.grad.max_finite)
     floor = underflow_floor(count, unit, max(scale, 1.0))
-    return finish(hard, variance, limit, floor, unit=unit, seen=count > 0, overflow=overflow)
+    return finish(hard, variance, limit, floor, unit=unit, seen=somewhere_hidden(count > 0), overflow=overflow)
 
 
 def bias_terms(
@@ -86,7 +86,6 @@ def bias_terms(
     rows: RowErrors,
     errors: GradientErrors,
     rounds: Roundings,
-    keep: Real | None,
     planes: int,
 ) -> Terms:
     """Terms of dbias = dS before the softcap's factor, (heads, rows, keys), one plane of `planes` that are summed.
@@ -120,9 +119,8 @@ def bias_terms(
         "lse": U * grown * errors.dscores * rows.lse_hard[..., None],
     }
     limit = limit + delta_worst + (planes + 4) * U * errors.dscores
-    seen = np.ones(probs.shape, dtype=bool) if keep is None else np.broadcast_to(keep, probs.shape)
     floor = underflow_floor(np.ones(()), rows.unit, 1.0)
-    return finish(hard, variance, limit, floor, unit=rows.unit, seen=seen, overflow=errors.uncheckable)
+    return finish(hard, variance, limit, floor, unit=rows.unit, seen=block.keep, overflow=errors.uncheckable)
 
 
 def sink_terms(
@@ -170,7 +168,7 @@ def sink_terms(
         limit,
         floor,
         unit=rows.unit,
-        seen=floor > 0,
+        seen=None,
         overflow=np.asarray(rows.delta_overflows.any(axis=1)),
     )
 

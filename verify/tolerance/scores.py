@@ -23,6 +23,8 @@ class ScoreBlock:
 
     rows: slice
     keys: slice
+    keep: Bool | None
+    """bool (1 | heads, rows, keys): what each row may attend to; None when nothing is hidden."""
     probs: Real
     """P, exactly 0 where hidden."""
     dropout: Real | None
@@ -133,6 +135,7 @@ def score_block(
     block = ScoreBlock(
         rows=rows,
         keys=keys,
+        keep=keep,
         probs=probs,
         dropout=_dropout(ops, rows, keys),
         gap=gap,

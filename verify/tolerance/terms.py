@@ -23,18 +23,14 @@ class Terms:
     worst: Real
     """Already contains SAFETY."""
     unit: float
-    seen: Real
-    """bool: something contributes; elsewhere every term is exactly 0."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return np.broadcast_shapes(self.worst.shape, self.seen.shape)
+    seen: Real | None
+    """bool: something contributes; elsewhere every term is exactly 0. None: everywhere (`somewhere_hidden`)."""
 
     def named(self, *, hard: bool) -> Iterator[tuple[str, Float64]]:
         """(name, values in real units) of the hard terms, or of the variances."""
         terms, factor = (self.hard, self.unit * SAFETY) if hard else (self.variance, (self.unit * SAFETY) ** 2)
         for name, value in terms.items():
-            yield name, self._seen(np.multiply(value, factor, dtype=np.float64))
+            yield name, np.broadcast_to(self._seen(np.multiply(value, factor, dtype=np.float64)), self.worst.shape)
 
     def hard_sum(self) -> Float64:
         """Sum of the hard terms in real units."""
@@ -50,10 +46,13 @@ class Terms:
         return self._seen(np.multiply(self.worst, self.unit, dtype=np.float64))
 
     def _seen(self, values: Float64) -> Float64:
-        """The values, 0 where nothing contributes, in the shape of the block."""
-        if self.seen.all():
-            return values if values.shape == self.shape else np.broadcast_to(values, self.shape)
-        return np.where(self.seen, values, 0.0)
+        """The values, 0 where nothing contributes."""
+        return values if self.seen is None else np.where(self.seen, values, 0.0)
+
+
+def somewhere_hidden(seen: Real) -> Real | None:
+    """The mask, or None where it is true everywhere."""
+    return None if seen.all() else seen
 
 
 def _scaled_sum(values: Iterable[Real], factor: float) -> Float64:
