@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.meta.running import HONEST, Fault, Faulty, Outputs, case_of, finding_of
+from tests.meta.running import HONEST, Fault, Faulty, Outputs, case_of, finding_of, run_of
 from tests.verify.candidates.asking import FEATURES
 from verify.candidate import Call
 from verify.verdict import Status
@@ -29,6 +29,9 @@ def test_honest_kernels_pass(candidate: str, feature: str) -> None:
     assert finding.status is Status.PASS, finding.reasons
 
 
+LAST_HEAD = run_of("numpy_tiled", case_of()).facts.inputs.arrays["q"][..., -1, :]
+
+
 def wrong_when(condition: Callable[[Call], bool]) -> Fault:
     """lse off by 0.1 % in calls of one kind."""
 
@@ -45,6 +48,7 @@ def wrong_when(condition: Callable[[Call], bool]) -> Fault:
         ("sequence 1 alone", lambda call: call.problem.batch == 1, {}),
         ("unchanged", lambda call: call.problem.batch > 1, {}),
         ("layout sliced for bshd", lambda call: call.problem.layout == "sliced", {}),
+        ("heads reversed", lambda call: bool((call.arrays["q"][..., 0, :] == LAST_HEAD).all()), {}),
         ("pages moved", lambda call: call.arrays["page_table"][0, 1] % 2 == 0, FEATURES["paged"]),
     ],
 )

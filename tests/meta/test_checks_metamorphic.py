@@ -159,6 +159,11 @@ def cleared(v: np.ndarray) -> np.ndarray:
         ("q times 4, softmax_scale divided by it", "q", lambda q: q * 4, "dk"),
         ("every second column of v = 0", "v", cleared, "dv"),
         ("rows reversed", "q", lambda q: q[:, ::-1], "dq"),
+        ("q and k negated", "q", lambda q: -q, "dk"),
+        ("columns of v reversed", "v", lambda v: v[..., ::-1], "dv"),
+        ("v = 0", "v", lambda v: 0 * v, "dv"),
+        ("dout = 0", "dout", lambda dout: 0 * dout, "lse"),
+        ("keys reversed", "k", lambda k: k[:, ::-1], "out"),
     ],
 )
 def test_a_call_that_breaks_a_symmetry_is_rejected(
@@ -204,3 +209,18 @@ def test_an_lse_of_the_wrong_side_breaks_the_exchange_of_q_and_k() -> None:
     assert duality_faults(run, here.outputs, other, there.outputs) == []
     wrong = {**there.outputs, "lse": there.outputs["lse"] + np.float32(1e-4)}
     assert len(duality_faults(run, here.outputs, other, wrong)) == 2
+
+
+@pytest.mark.parametrize(
+    ("label", "condition", "tensor", "fields"),
+    [
+        ("every key twice", lambda call: call.problem.seqlen_k == 52, "dk", {}),
+        ("k constant in column 0", lambda call: bool((call.arrays["k"][..., 0] == 1).all()), "dq", {}),
+        ("shared heads repeated", lambda call: call.problem.nheads_kv == 4, "dq", FEATURES["gqa"]),
+        ("q and k exchanged", lambda call: call.problem.seqlen_q == 26, "lse", {}),
+    ],
+)
+def test_a_call_that_is_wrong_in_one_guise_is_rejected(
+    label: str, condition: Callable[[Call], bool], tensor: str, fields: dict[str, Any]
+) -> None:
+    assert rejected_by(when(condition, tensor), label, **fields)

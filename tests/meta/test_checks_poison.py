@@ -41,3 +41,14 @@ def test_finite_padding_that_enters_out_is_rejected() -> None:
 
 def test_a_case_without_unused_memory_is_not_judged() -> None:
     assert finding_of(NAME, "numpy_tiled", case_of()).status is Status.UNSUPPORTED
+
+
+@pytest.mark.parametrize("poison", [np.inf, 0.0])
+def test_unused_memory_that_decides_is_rejected_whatever_it_holds(poison: float) -> None:
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        outputs = honestly(call)
+        leaked = np.float32(1e-6 if call.arrays["v"][0, -1, 0, 0] == poison else 0.0)
+        return outputs | {"out": outputs["out"] + leaked}
+
+    finding = finding_of(NAME, Faulty(fault), case_of(**PADDED))
+    assert finding.status is Status.OUT_OF_BOUNDS

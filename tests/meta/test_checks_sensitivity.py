@@ -83,3 +83,34 @@ def test_a_dropout_mask_that_ignores_the_seed_is_rejected() -> None:
     assert finding_of(NAME, "cuda_tiled", dropping).status is Status.PASS
     finding = finding_of(NAME, Faulty(fault, "cuda_tiled"), dropping)
     assert "seed changed: the same dropout mask" in finding.reasons
+
+
+@pytest.mark.parametrize(
+    ("argument", "feature"),
+    [
+        ("mask", "boolean"),
+        ("block_mask", "block_sparse"),
+        ("bias", "bias"),
+        ("alibi_slopes", "alibi"),
+        ("sink", "sink"),
+        ("cu_seqlens_k", "ragged"),
+        ("cu_seqlens_q", "ragged"),
+        ("seqlens_k", "lengths"),
+    ],
+)
+def test_an_array_that_is_read_once_is_rejected_by_name(argument: str, feature: str) -> None:
+    case = case_of(**FEATURES[feature])
+    run = run_of("numpy_tiled", case)
+    own = run.facts.inputs.arrays[argument].copy()
+    length: dict[str, Any] = {
+        name: getattr(case.problem, name) for name in (argument, "seqlen_q", "seqlen_k") if "seqlens" in argument
+    }
+
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        if call.arrays[argument].shape != own.shape:
+            return honestly(call)
+        problem = replace(call.problem, **length) if length else call.problem
+        return honestly(replace(call, problem=problem, arrays={**call.arrays, argument: own}))
+
+    finding = finding_of(NAME, Faulty(fault), case)
+    assert any(reason.startswith(f"{argument} changed") for reason in finding.reasons)
