@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.gpu import stream_impostors as impostors
@@ -69,10 +71,20 @@ DEFERRED: Mapping[str, tuple[Build, str]] = {
     for function in (impostors.torch_deferred, impostors.torch_in_thread, impostors.cupy_deferred)
 }
 
+
+def cuda_source() -> Candidate:
+    """The template of a described CUDA source."""
+    source = Path(__file__).parents[2] / "verify" / "templates" / "cuda_kernel.py.txt"
+    folder = Path(tempfile.mkdtemp())
+    (folder / "described.py").write_text(source.read_text())
+    return load(f"{folder / 'described.py'}::attention")
+
+
 EXPECTATIONS: tuple[tuple[str, Build, str, str, tuple[Status, ...]], ...] = (
     *((name, *made, check, PASS) for name, made in HONEST.items() for check in ("streams", "deferred")),
     *((name, *made, "streams", RACE) for name, made in MISPLACED.items()),
     *((name, *made, check, RACE) for name, made in DEFERRED.items() for check in ("streams", "deferred")),
+    *(("cuda_source", cuda_source, "fp32", check, PASS) for check in ("streams", "deferred", "prefill")),
     *((name, *HONEST[name], "prefill", PASS) for name in ("cuda_textbook", "cuda_tiled")),
     *((function.__name__, *of(function), "prefill", right) for function, right in FILLING.items()),
     *((name, *HONEST[name], "split_merge", PASS) for name in ("torch_cuda_flash", "triton_attention", "cuda_tiled")),

@@ -127,6 +127,11 @@ def read(fetch: Callable[[], Array]) -> Array:
     return fetch() if probe is None else probe.read(fetch)
 
 
+def probing() -> bool:
+    """Whether a probe is on: to wait for the stream inside the call would let the inputs arrive."""
+    return _active.get() is not None
+
+
 def poison_of(dtype: np.dtype[Any]) -> int | None:
     """Byte that poisons an array: NaN for floats, "hidden" for masks, None for indices."""
     if dtype.kind == "b":

@@ -19,7 +19,7 @@ from kernels.backend import Module
 from kernels.cpu_backend import Buffer, Build, cache_dir, compile_module, guarded_array
 from verify.candidate import Array, Call, KernelFaultError, RefusedError, Reply, Route, output_shapes
 from verify.candidates.cuda import DEVICE_VARIABLE, fault_status
-from verify.candidates.device_streams import StreamDevice, arrive, poison_of, read, run_probed
+from verify.candidates.device_streams import StreamDevice, arrive, poison_of, probing, read, run_probed
 from verify.candidates.output_buffers import PREFILL_BYTES, PREFILL_DETAIL
 from verify.dtypes import BF16, float_format
 from verify.registration import CudaSource, Launch
@@ -177,6 +177,8 @@ class _Gpu:
         if shared > 48 * 1024:  # more than that only on request (CUDA C++ Programming Guide, "Shared Memory")
             function.max_dynamic_shared_size_bytes = shared
         function(grid, block, tuple(self._argument(name, names, floats) for name in launch.args), shared_mem=shared)
+        if probing():
+            return
         try:
             self._cupy.cuda.get_current_stream().synchronize()
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
