@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from verify.candidate import Candidate
 from verify.candidates import load
+from verify.case import Case
 from verify.checks import DEFAULT, SEVERAL_CALLS, Check
 from verify.detection.bench import Prepared, prepare
 from verify.detection.cases import scoring_cases
@@ -100,14 +101,21 @@ def run_campaign(
     `on_bench` sees the honest findings of a stage, `on_hunt` each result, that of the stages before joined in.
     """
     results: dict[str, Hunt] = {}
+    asked: set[tuple[str, str, tuple[Check, ...], Case]] = set()
     for stage in stages:
         left = [name for name in names if name not in results or _goes_on(results[name])]
         for honest in dict.fromkeys(honest_name(name) for name in left):
             mine = [name for name in left if honest_name(name) == honest]
             if stage.variant and honest == HONEST_OF_IMPOSTORS:
                 continue
-            cases = scoring_cases(stage.dtype, profile=stage.grid)
-            bench = list(prepare(build_honest(honest, stage.variant), cases[: stage.n_cases], stage.checks))
+            # What an earlier stage asked all the same has been survived by all who are left.
+            questions = [
+                (honest, stage.variant, stage.checks, case) for case in scoring_cases(stage.dtype, profile=stage.grid)
+            ]
+            new = [question for question in questions if question not in asked][: stage.n_cases]
+            asked.update(new)
+            cases = [case for *_, case in new]
+            bench = list(prepare(build_honest(honest, stage.variant), cases, stage.checks))
             on_bench(stage, honest, bench)
             for found in _hunt_all(mine, stage, bench, jobs, all_kills):
                 results[found.name] = _joined(results.get(found.name), found)

@@ -13,8 +13,10 @@ from verify.candidate import Call, Candidate
 from verify.candidates import load
 from verify.case import features
 from verify.checks import DEFAULT
+from verify.checks.comparison import LSE
+from verify.checks.contract import CONTRACT
 from verify.detection.bench import Prepared, prepare
-from verify.detection.campaign import FULL, PROFILES, QUICK, honest_name, targets
+from verify.detection.campaign import FULL, PROFILES, QUICK, Stage, honest_name, run_campaign, targets
 from verify.detection.cases import MOST_PAIRS, narrowed, scoring_cases
 from verify.detection.cheats import build_cheat, cheat_names
 from verify.detection.hunt import hunt
@@ -91,3 +93,20 @@ def test_a_cheat_answers_like_the_honest_candidate_on_its_first_plain_call(bench
     call = Call(problem=case.problem, arrays=arrays, backward=True)
     honest = load("numpy_tiled").run(call).outputs["out"].tobytes()
     assert build_cheat("cached_by_shape").run(call).outputs["out"].tobytes() == honest
+
+
+def test_a_later_stage_asks_only_what_no_stage_asked_alike() -> None:
+    stages = [
+        Stage(name="one", dtype="fp32", n_cases=2, checks=(CONTRACT,)),
+        Stage(name="two", dtype="fp32", n_cases=2, checks=(CONTRACT,)),
+        Stage(name="other checks", dtype="fp32", n_cases=2, checks=(CONTRACT, LSE)),
+    ]
+    asked: dict[str, list[str]] = {}
+
+    def note(stage: Stage, honest: str, bench: list[Prepared]) -> None:
+        asked[stage.name] = [prepared.case.case_id for prepared in bench]
+
+    run_campaign(["impostor:no_scale_dk"], stages, jobs=1, on_bench=note)
+    assert not set(asked["one"]) & set(asked["two"])
+    assert asked["other checks"] == asked["one"]
+    assert all(len(ids) == 2 for ids in asked.values())
