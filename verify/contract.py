@@ -27,8 +27,12 @@ class Arithmetic:
     """Format in which the normalised softmax is stored (eager kernels)."""
     probs_backward_dtype: str = "fp32"
     """Format of the recomputed P before dV."""
+    probs_dscores_dtype: str = "fp32"
+    """Format of the recomputed P that multiplies dP - delta."""
     dscores_dtype: str = "fp32"
     """Format of dS before dQ and dK."""
+    scale_on_dscores: bool = False
+    """softmax_scale multiplies dS before dS is rounded; false: it multiplies dQ and dK."""
     scores_dtype: str = "fp32"
     """Format in which S is kept."""
     dprobs_dtype: str = "fp32"
@@ -49,6 +53,8 @@ class Arithmetic:
     """fp32 roundings in scaling the scores."""
     exp_ulp: float = 2.0
     """Error of the exponential, and of tanh, in fp32 ulp."""
+    tanh_ulp: float | None = None
+    """Error of tanh in fp32 ulp where it is another one; None = as of the exponential."""
     log_ulp: float = 2.0
     """Error of the logarithm in fp32 ulp."""
     exp2_fma: bool = False
@@ -82,6 +88,11 @@ class Arithmetic:
         known = self.delta_from in ("out", "accumulator", "dprobs")
         require(known, "delta_from", self.delta_from, "out, accumulator or dprobs")
         require(self.accumulate_chunk >= 1, "accumulate_chunk", self.accumulate_chunk, "an integer >= 1")
+
+    @property
+    def tanh_error_ulp(self) -> float:
+        """`tanh_ulp`, or `exp_ulp` where that is None."""
+        return self.exp_ulp if self.tanh_ulp is None else self.tanh_ulp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

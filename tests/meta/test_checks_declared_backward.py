@@ -35,7 +35,10 @@ class UnderTheDefaultContract:
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("variant", ["numpy_tiled", "numpy_tiled:tile16", "numpy_tiled:rtz16", "numpy_tiled:fast_exp"])
+@pytest.mark.parametrize(
+    "variant",
+    ["numpy_tiled", "numpy_tiled:tile16", "numpy_tiled:rtz16", "numpy_tiled:fast_exp", "numpy_tiled:rounded_ds"],
+)
 def test_a_kernel_that_does_what_it_declares_conforms(dtype: str, recipe: str, variant: str) -> None:
     finding = finding_of(NAME, variant, case_of(RECIPES[recipe], dtype=dtype, sink=True, **SEVERAL_TILES))
     assert (finding.status, finding.reasons) == (Status.PASS, ())
@@ -53,12 +56,14 @@ def test_every_feature_conforms(feature: str) -> None:
     [
         ({"probs_backward_dtype": "fp32"}, ("dv",)),
         ({"dscores_dtype": "fp32"}, ("dq", "dk")),
+        ({"probs_dscores_dtype": "bf16"}, ("dq", "dk")),
+        ({"scale_on_dscores": True}, ("dq", "dk")),
         ({"delta_from": "accumulator"}, ("dq", "dk")),
         ({"scale_on": "q"}, ("dq", "dk", "dv")),
     ],
 )
 def test_another_arithmetic_than_the_declared_deviates_and_passes(
-    dtype: str, arithmetic: dict[str, str], tensors: tuple[str, ...]
+    dtype: str, arithmetic: dict[str, Any], tensors: tuple[str, ...]
 ) -> None:
     finding = finding_of(NAME, UnderTheDefaultContract(**arithmetic), case_of(dtype=dtype, **SEVERAL_TILES))
     assert finding.status is Status.PASS

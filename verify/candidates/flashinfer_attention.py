@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
-from verify.candidates.cuda_contracts import HALF, fused_contract
+from verify.candidates.cuda_contracts import HALF, TANH_APPROX_ULP, fused_contract
 from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 from verify.contract import Arithmetic, Capabilities, Contract
 
@@ -59,7 +59,9 @@ DECODE = Contract(
         empty=False,
         fully_masked_rows=False,
     ),
-    arithmetic=dict.fromkeys(HALF, Arithmetic(scale_roundings=4, exp_ulp=2.0, log_ulp=4.0, tile_k=2)),
+    arithmetic=dict.fromkeys(
+        HALF, Arithmetic(scale_roundings=4, exp_ulp=2.0, tanh_ulp=TANH_APPROX_ULP, log_ulp=4.0, tile_k=2)
+    ),
 )
 """decode.cuh on CUDA cores: everything in fp32; at least two keys between two rescalings (compute_qk, tile_size).
 K and V share one set of strides, so that layouts with gaps of their own are out. A row without keys keeps the initial

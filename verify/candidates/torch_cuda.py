@@ -28,17 +28,26 @@ _GRADIENTS = frozenset({"out", "dq", "dk", "dv"})
 FLASH = fused_contract(frozenset({"causal", "gqa"}))
 """Base addresses off by less than 16 bytes are not refused; they end the CUDA context (docs/findings.md)."""
 EFFICIENT = fused_contract(
-    frozenset({"causal", "causal_topleft", "window", "boolean", "bias"}), head_dim_multiple=8, outputs=_GRADIENTS
+    frozenset({"causal", "causal_topleft", "window", "boolean", "bias"}),
+    head_dim_multiple=8,
+    outputs=_GRADIENTS,
+    rounds_probs_in_dscores=True,
+    scale_on_dscores=True,
 )
-"""sdp_utils.cpp, minimum_gemm_alignment: head dims in 16 bytes; kernel_backward.h, CHECK_ALIGNED_PTR: addresses too."""
+"""mem_eff_attention/kernel_backward.h: dS is made from the P that waits in shared memory in the storage dtype, and is
+multiplied by the scale before it is stored.
+sdp_utils.cpp, minimum_gemm_alignment: head dims in 16 bytes; kernel_backward.h, CHECK_ALIGNED_PTR: addresses too."""
 CUDNN = fused_contract(
     frozenset({"causal", "causal_topleft", "window", "boolean", "bias", "gqa"}),
     max_head_dim=128,
     head_dim_multiple=8,
     outputs=_GRADIENTS,
     fully_masked_rows=False,
+    scale_on_dscores=True,
 )
-"""sdp_utils.cpp, check_cudnn_tensor_shapes: head dims, and no seqlen_k = 1, which no field states. Rows that see no key
+"""Closed source. That dS is scaled before it is stored was measured: cuDNN 9 on an H200 exceeds the bound without it in
+the elements, and by the factors, of an emulation that does so (docs/findings.md).
+sdp_utils.cpp, check_cudnn_tensor_shapes: head dims, and no seqlen_k = 1, which no field states. Rows that see no key
 get values of the library's own choice."""
 MATH = Contract(capabilities=MATH_ON_CPU.capabilities, arithmetic=MATH_ON_CPU.arithmetic)
 """The same code as on the CPU (fp32 inside); torch keeps TF32 off unless it is told otherwise."""

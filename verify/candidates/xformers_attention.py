@@ -10,8 +10,13 @@ from verify.candidates.cuda_contracts import fused_contract
 from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_device, to_host
 
 CONTRACT = fused_contract(
-    frozenset({"causal", "causal_topleft"}), outputs=frozenset({"out", "dq", "dk", "dv"}), head_dim_multiple=8
+    frozenset({"causal", "causal_topleft"}),
+    outputs=frozenset({"out", "dq", "dk", "dv"}),
+    head_dim_multiple=8,
+    rounds_probs_in_dscores=True,
+    scale_on_dscores=True,
 )
+"""The same kernels as torch's: xformers 0.0.35 calls aten._efficient_attention_forward."""
 
 
 class XformersAttention:

@@ -73,7 +73,9 @@ def replay_backward(
         arithmetic,
         probs_dtype="fp32",
         probs_backward_dtype="fp32",
+        probs_dscores_dtype="fp32",
         dscores_dtype="fp32",
+        scale_on_dscores=False,
         # The kernel's own out is what the replay starts from: its rounding is no part of the difference.
         delta_from="accumulator",
     )
@@ -142,18 +144,26 @@ def _replay_sequence(
     if with_dlse and part.dlse is not None:
         delta = delta - part.dlse
     keys, values = (np.repeat(array, part.group, axis=0) for array in (part.k, part.v))
-    dscores = probs * (kept * (part.dout @ values.swapaxes(1, 2)) - delta[..., None])
+    factor = kept * (part.dout @ values.swapaxes(1, 2)) - delta[..., None]
     if part.softcap > 0:
         bare = part.softmax_scale * (part.q @ keys.swapaxes(1, 2))
-        dscores = dscores * (1.0 - np.tanh(bare / part.softcap) ** 2)
+        factor = factor * (1.0 - np.tanh(bare / part.softcap) ** 2)
     formats = {
         "probs": float_format(arithmetic.probs_backward_dtype),
+        "multiplier": float_format(arithmetic.probs_dscores_dtype),
         "dscores": float_format(arithmetic.dscores_dtype),
     }
-    rounded = {"probs": stored(probs, formats["probs"]), "dscores": stored(dscores, formats["dscores"])}
+    early = part.softmax_scale if arithmetic.scale_on_dscores else 1.0
+    multiplier, flipped = probs, np.zeros(probs.shape)
+    if arithmetic.probs_dscores_dtype != "fp32":
+        multiplier = stored(probs, formats["multiplier"])
+        flipped = np.abs(factor) * np.where(seen, flip_sizes(probs, errors.probs, formats["multiplier"]), 0.0)
+    dscores = early * multiplier * factor
+    reach = early * (errors.dscores + flipped)
+    rounded = {"probs": stored(probs, formats["probs"]), "dscores": stored(dscores, formats["dscores"]) / early}
     unsure = {
         "probs": np.where(seen, flip_sizes(probs, errors.probs, formats["probs"]), 0.0),
-        "dscores": np.where(seen, flip_sizes(dscores, errors.dscores, formats["dscores"]), 0.0),
+        "dscores": np.where(seen, flip_sizes(dscores, reach, formats["dscores"]) / early + flipped, 0.0),
     }
     magnitudes = {"q": np.abs(part.q), "k": np.abs(keys), "dout": np.abs(part.dout)}
     done = _products(part, rounded, kept, {"q": part.q, "k": keys, "dout": part.dout})

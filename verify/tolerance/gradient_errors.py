@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify.dtypes import float_format
+from verify.dtypes import FloatFormat, float_format
+from verify.tolerance.correlation import bin_factor
 from verify.tolerance.delta_errors import Products, RowErrors
 from verify.tolerance.gradient_terms import as_rows
 from verify.tolerance.operands import Operands
@@ -107,6 +108,11 @@ def gradient_errors(
         form = float_format(rounds.arithmetic.probs_normalised_dtype)
         stored = rounding_bound(probs, form, form.half_subnormal)
         unsloped = unsloped + rounding_variance(probs, stored, form) * centred_sq
+    if _narrow(rounds.arithmetic.probs_dscores_dtype):
+        form = float_format(rounds.arithmetic.probs_dscores_dtype)
+        rounded = rounding_bound(probs, form, form.half_subnormal)
+        factor = _equal_weights(ops, probs, form)
+        unsloped = unsloped + rounding_variance(probs, rounded, form) * factor * grown * grown * centred_sq
     worst_exponent, worst = _worst(rounds, block, maxima, rows, product)
     independent, unsloped_hard, unsloped_worst = unsloped, hard, worst
     if block.slope is not None and block.tanh is not None:
@@ -116,13 +122,15 @@ def gradient_errors(
     if rounds.u_dscores:
         form = float_format(rounds.arithmetic.dscores_dtype)
         # What is rounded is the computed dS: its error takes part, and decides alone where dS vanishes.
-        floor = form.half_subnormal / product.unit
+        # The format counts in what is rounded: dS, or dS times the scale.
+        unit = product.unit * (ops.sequence.softmax_scale if rounds.arithmetic.scale_on_dscores else 1.0)
+        floor = form.half_subnormal / unit
         common = as_rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
         size = np.hypot(sloped, np.float32(U) * np.sqrt(independent + hard * hard + common))
         independent = independent + rounding_variance(size, rounding_bound(size, form, floor), form)
         reached = sloped + worst + (1 + worst_exponent) * probs * slope * as_rows(rows.delta_worst)
         worst = worst + np.float32(U) * rounding_bound(reached, form, floor)
-        uncheckable = _either(uncheckable, (sloped + worst) * product.unit >= form.max_finite)
+        uncheckable = _either(uncheckable, (sloped + worst) * unit >= form.max_finite)
     return GradientErrors(
         dscores=dscores,
         dscores_sloped=sloped,
@@ -140,6 +148,17 @@ def gradient_errors(
         uncheckable_weight=uncheckable_weight,
         uncheckable=uncheckable,
     )
+
+
+def _narrow(name: str) -> bool:
+    return float_format(name).unit_roundoff > U
+
+
+def _equal_weights(ops: Operands, probs: Real, form: FloatFormat) -> Real:
+    """Factor for weights that round alike, along the row for dq and down the column for dk: the larger of the two."""
+    by_key = np.ascontiguousarray(ops.stack(probs).swapaxes(1, 2))
+    down = bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(probs.shape)
+    return np.maximum(bin_factor(probs, probs, form), down)
 
 
 def _either(first: Real | None, second: Real) -> Real | None:
@@ -167,6 +186,10 @@ def _worst(
         form = float_format(rounds.arithmetic.probs_normalised_dtype)
         stored = np.float32(U) * rounding_bound(block.probs, form, form.half_subnormal)
         worst = worst + stored * product.centred_abs
+    if _narrow(rounds.arithmetic.probs_dscores_dtype):
+        form = float_format(rounds.arithmetic.probs_dscores_dtype)
+        rounded = np.float32(U) * rounding_bound(block.probs * (1 + grown), form, form.half_subnormal)
+        worst = worst + rounded * (product.centred_abs + inner)
     return grown, worst
 
 
@@ -182,14 +205,14 @@ def _softcap(
 ) -> tuple[Real, Real, Real]:
     """Multiply by the slope 1 - tanh^2 and add its own error.
 
-    d slope = -2 tanh slope/c dt, and tanh itself carries exp_ulp: the rounding of 1 - tanh^2 does not shrink with the
+    d slope = -2 tanh slope/c dt, and tanh itself carries tanh_ulp: the rounding of 1 - tanh^2 does not shrink with the
     slope. `exponent` already contains the slope squared, so 2 tanh/c times its root is the first part.
     """
     assert block.slope is not None
     assert block.tanh is not None
     slope = block.slope
     turn = np.float32(2.0 / ops.sequence.softcap) * block.tanh
-    own = np.float32(4.0 * rounds.arithmetic.exp_ulp + 3.0) * block.tanh**2 + np.float32(2.0) * slope
+    own = np.float32(4.0 * rounds.arithmetic.tanh_error_ulp + 3.0) * block.tanh**2 + np.float32(2.0) * slope
     variance = variance * slope * slope + (dscores * turn) ** 2 * exponent
     hard = hard * slope + dscores * own
     worst = worst * slope + dscores * (turn * np.float32(1.01) * block.worst + np.float32(1.01 * U) * own)

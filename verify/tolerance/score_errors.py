@@ -88,7 +88,7 @@ class ScoreErrors:
         if self.rounds.truncates:
             total = total + np.float32(self.rounds.dot_steps * self.rounds.step / U) * self.sloped(self.half)
         if self.capped is not None:
-            total = total + np.float32(2.0 * self.rounds.arithmetic.exp_ulp) * self.capped
+            total = total + np.float32(2.0 * self.rounds.arithmetic.tanh_error_ulp) * self.capped
         return total
 
     def worst(self, underflow: float) -> Real:
@@ -103,7 +103,7 @@ class ScoreErrors:
             2.0 * U * arithmetic.exp_ulp * exponentials + r.rescales * U + underflow
         )
         if self.capped is not None:
-            total += self.capped * np.float32(U + r.u_scores + 2.0 * U * arithmetic.exp_ulp)
+            total += self.capped * np.float32(U + r.u_scores + 2.0 * U * arithmetic.tanh_error_ulp)
         if self.bias is not None and self.scores is not None:
             total += self.bias * np.float32(U) + self.scores * np.float32(U + r.u_scores)
         return total

@@ -86,9 +86,9 @@ def score_block(
     With A = s|Q||K|^T, t = s Q K^T, H = (A + |t|)/2, a = d(capped score)/dt at its largest within the error of t:
 
         worst    = a [(gamma_n + u_q) A + (n_scale u + u_S)|t|] + 3u gap + c_m u (|m| + gap) + 2u exp_ulp T + (T-1)u
-                   + softcap: u a|t| + (u + u_S + 2u exp_ulp)|z|     + bias: u|b| + (u + u_S)|S|
+                   + softcap: u a|t| + (u + u_S + 2u tanh_ulp)|z|     + bias: u|b| + (u + u_S)|S|
         variance = kappa^2 u^2 [n/3 (aH)^2 + n_scale (at)^2 + 3 gap^2 + ...the same roundings squared]
-        hard     = 2u exp_ulp (1 + sqrt(T-1)) + c_m u (|m| + gap) + softcap: 2u exp_ulp |z|  (+ n step aH if truncating)
+        hard     = 2u exp_ulp (1 + sqrt(T-1)) + c_m u (|m| + gap) + softcap: 2u tanh_ulp |z|  (+ n step aH, truncating)
 
     Partial sums of a dot product never exceed H in modulus; n/3 is the mean square of a ramp up to it.
 

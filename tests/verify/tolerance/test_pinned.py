@@ -13,6 +13,14 @@ from verify.oracle import reference_outputs
 from verify.tolerance import derive_bounds
 
 PINNED = {
+    "P is rounded before it meets dP - delta": (
+        "rounded_ds",
+        "attn1:b=1,sq=33,sk=65,h=2,d=80,dtype=fp16,recipe=logits:max=100.0,seed=6",
+    ),
+    "dS is rounded after the scale": (
+        "rounded_ds",
+        "attn1:b=1,sq=17,sk=100,h=6,hkv=2,d=96,dtype=fp16,recipe=subnormal,seed=131",
+    ),
     "the computed dS is rounded with its error, which decides alone where dS vanishes": (
         "exp",
         (

@@ -74,7 +74,7 @@ class _Backward:
         dv = visible_product(kept.swapaxes(-1, -2), turned, dout, self.scheme) * dropout_factor(self.part)
         self._accumulate(self.grads.v, keys, dv, a.rounds_dkv_per_tile)
 
-        dscores = probs * (self._dprobs(rows, keys) - self.delta[..., rows, None])
+        dscores = round_to(probs, a.probs_dscores_dtype) * (self._dprobs(rows, keys) - self.delta[..., rows, None])
         if keep is not None:
             dscores = np.where(keep, dscores, np.float32(0))
         self._add_bias(dscores, rows, keys)
@@ -82,9 +82,10 @@ class _Backward:
             dscores = dscores * (np.float32(1) - tile.capped * tile.capped)
             if keep is not None:
                 dscores = np.where(keep, dscores, np.float32(0))
-        dscores = round_to(dscores, a.dscores_dtype)
-        dq = visible_product(dscores, keep, self.scorer.k[..., keys, :], self.scheme) * self.scale
-        dk = visible_product(dscores.swapaxes(-1, -2), turned, self.part.q[..., rows, :], self.scheme) * self.scale
+        early, late = (self.scale, np.float32(1)) if a.scale_on_dscores else (np.float32(1), self.scale)
+        dscores = round_to(dscores * early, a.dscores_dtype)
+        dq = visible_product(dscores, keep, self.scorer.k[..., keys, :], self.scheme) * late
+        dk = visible_product(dscores.swapaxes(-1, -2), turned, self.part.q[..., rows, :], self.scheme) * late
         self._accumulate(self.grads.q, rows, dq, a.rounds_dq_per_tile)
         self._accumulate(self.grads.k, keys, dk, a.rounds_dkv_per_tile)
 

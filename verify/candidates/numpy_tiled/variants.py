@@ -86,6 +86,11 @@ def _round_per_tile(scheme: Scheme) -> Scheme:
     )
 
 
+def _rounded_ds(scheme: Scheme) -> Scheme:
+    # The memory-efficient kernels: P waits in shared memory in the storage dtype, and dS is stored scaled.
+    return with_arithmetic(scheme, probs_dscores_dtype=scheme.storage, scale_on_dscores=True)
+
+
 def _group_sum(scheme: Scheme) -> Scheme:
     return with_arithmetic(scheme, group_sum_dtype=scheme.storage)
 
@@ -109,6 +114,7 @@ VARIANTS: dict[str, Change] = {
     "delta_dprobs": _arithmetic(delta_from="dprobs"),
     "round_per_tile": _round_per_tile,
     "group_sum_rounded": _group_sum,
+    "rounded_ds": _rounded_ds,
     "out_fp32": _arithmetic(out_dtype="fp32"),
     "eager": _eager,
 }
