@@ -17,8 +17,8 @@ from verify.contract import Arithmetic
 from verify.dense import DenseSequence, dense_sequences, put_outputs, take_outputs
 from verify.dtypes import float_format
 from verify.problem import AttentionProblem
+from verify.tolerance import CONFIDENCE
 from verify.tolerance.delta_errors import products, row_errors
-from verify.tolerance.derive import CONFIDENCE
 from verify.tolerance.forward_terms import forward_block
 from verify.tolerance.gradient_errors import gradient_errors
 from verify.tolerance.gradient_terms import as_rows

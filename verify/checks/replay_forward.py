@@ -16,7 +16,7 @@ from verify.checks.replay_rounding import Replay, exact_scores, flip_sizes, stor
 from verify.contract import Arithmetic
 from verify.dense import DenseSequence, dense_sequences, put_outputs, take_outputs
 from verify.dtypes import FloatFormat, float_format
-from verify.tolerance.derive import CONFIDENCE
+from verify.tolerance import CONFIDENCE
 from verify.tolerance.operands import operands_of
 from verify.tolerance.roundings import U, resolve
 from verify.tolerance.scores import score_block

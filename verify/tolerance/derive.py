@@ -25,17 +25,13 @@ from verify.tolerance.gradient_errors import GradientErrors, gradient_errors
 from verify.tolerance.key_terms import key_terms, value_terms
 from verify.tolerance.operands import Operands, operands_of
 from verify.tolerance.query_terms import bias_terms, query_terms, sink_terms
-from verify.tolerance.roundings import Roundings, resolve
+from verify.tolerance.roundings import CONFIDENCE, Roundings, resolve
 from verify.tolerance.scores import RowMaxima, ScoreBlock, score_block
 from verify.tolerance.sums import Part, TermSums
 from verify.tolerance.terms import Terms
 
 BLOCK_ELEMENTS = 2**18
 """Weights of one block: about forty float32 and five float64 arrays of this size live at once, 50 MiB."""
-CONFIDENCE = 10.0
-"""Standard deviations. A sum of independent errors, each uniform within its half ulp, is sub-Gaussian: at 10 / 1.36
-(1.36 = sqrt((1/3) / kappa^2), the worst significand) P(exceed) <= 2 exp(-27) = 4e-12 an element. Largest seen:
-docs/tolerances.md."""
 
 
 def derive_bounds(

@@ -7,6 +7,7 @@ import numpy as np
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
 from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real
+from verify.tolerance.swallowed import coherent
 from verify.tolerance.terms import Terms
 
 
@@ -31,7 +32,7 @@ def finish(
 
 def repeated_variance(size: Float64, form: FloatFormat, unit: float, times: int) -> Float64:
     """Variance of rounding a partial sum of at most `size` units to `form` so many times, underflow included."""
-    return times * (KAPPA_SQ * (form.unit_roundoff * size) ** 2 + (form.half_subnormal / unit) ** 2 / 3.0)
+    return coherent(times) * (KAPPA_SQ * (form.unit_roundoff * size) ** 2 + (form.half_subnormal / unit) ** 2 / 3.0)
 
 
 def repeated_worst(total: Real, form: FloatFormat, unit: float) -> Float64:

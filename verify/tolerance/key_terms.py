@@ -17,6 +17,7 @@ from verify.tolerance.operands import Operands, Scaled, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import ScoreBlock
+from verify.tolerance.swallowed import swallowed_over_rows
 from verify.tolerance.terms import Terms, somewhere_hidden
 from verify.tolerance.terms import total as sum_terms
 
@@ -51,7 +52,10 @@ def key_terms(
     worst = errors.worst + sloped * as_rows(rows.delta_worst) * (1 + errors.worst_exponent)
     total = ops.onto_keys(errors.dscores_sloped, queries.magnitude)
     return _summed(
+        ops,
         rounds,
+        weights=errors.dscores_sloped,
+        values=queries,
         variance={"dscores": U**2 * ops.onto_keys(independent, queries.square)},
         hard={"dscores": U * ops.onto_keys(hard_weights, queries.magnitude)},
         limit=ops.onto_keys(worst, queries.magnitude),
@@ -60,7 +64,6 @@ def key_terms(
         counts=counts,
         unit=unit,
         stretch=max(scale, 1.0),
-        group=ops.group,
         overflow=_column_overflow(ops, errors.uncheckable),
     )
 
@@ -93,7 +96,10 @@ def value_terms(
     if block.dropout is not None:
         hard_weights = hard_weights + weights * np.float32(ops.dropout_scale_error / U)
     return _summed(
+        ops,
         rounds,
+        weights=weights,
+        values=dout,
         variance=variance,
         hard={"exponent": U * ops.onto_keys(hard_weights, dout.magnitude)},
         limit=ops.onto_keys(limit_weights, dout.magnitude),
@@ -102,14 +108,16 @@ def value_terms(
         counts=counts,
         unit=dout.unit,
         stretch=ops.dropout_factor,
-        group=ops.group,
         overflow=_column_overflow(ops, errors.uncheckable_weight),
     )
 
 
 def _summed(
+    ops: Operands,
     rounds: Roundings,
     *,
+    weights: Real,
+    values: Scaled,
     variance: dict[str, Float64],
     hard: dict[str, Float64],
     limit: Float64,
@@ -118,18 +126,21 @@ def _summed(
     counts: Float64,
     unit: float,
     stretch: float,
-    group: int,
     overflow: Real | None,
 ) -> Terms:
-    """Add what summing over the rows of a group costs: accumulation, roundings per tile and over the group.
+    """Add what the sum of weights * values over the rows of a group costs: accumulation, roundings per tile and group.
 
     `stretch` >= 1 is the factor that a kernel may apply after the sum, so it multiplies the underflow of partial sums.
     """
-    half = 0.5 * (total + value)
+    half, group = 0.5 * (total + value), ops.group
     steps = rounds.steps(counts) + 2.0
     variance["accumulation"] = KAPPA_SQ * U**2 * (steps / 3.0 * half**2 + 4.0 * value**2)
     if rounds.truncates:
         hard["truncation"] = rounds.step * steps * half
+    else:
+        lost = swallowed_over_rows(ops, weights, values.magnitude, total, half)
+        if lost is not None:
+            hard["swallowed"] = lost
     limit = limit + (rounds.growth(steps) + 2 * U) * total
     # The last rounding of a single head is that of the output; the heads of a group are rounded before their sum too.
     times = rounds.tiles_q - 1 if group == 1 else rounds.tiles_q * group

@@ -14,6 +14,7 @@ from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Rea
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
+from verify.tolerance.swallowed import coherent, swallowed_over_keys, swallowed_weights
 from verify.tolerance.terms import Terms, somewhere_hidden, total
 
 
@@ -66,12 +67,17 @@ def _likely(ops: Operands, rounds: Roundings, inputs: OutInputs) -> tuple[dict[s
     }
     if rounds.truncates:
         hard["truncation"] = rounds.step * (rounds.steps(count) + tiles) * half
+    else:
+        lost = swallowed_over_keys(ops, rows.weights, ops.v.magnitude, rows.mean_abs, half)
+        if lost is not None:
+            hard["swallowed"] = (lost + swallowed_weights(inputs.block.probs)[..., None] * rows.out_abs) * grow
     if inputs.block.dropout is not None:
         hard["dropout scale"] = ops.dropout_scale_error * rows.out_abs
     if rounds.arithmetic.rounds_out_per_tile:
         # The un-normalised accumulator is rounded after the last tile too, before the division and dropout's factor.
         underflow = rounds.out.half_subnormal * ops.dropout_factor / ops.v.unit
-        variance["rounded per tile"] = tiles * (KAPPA_SQ * (rounds.out.unit_roundoff * half) ** 2 + underflow**2)
+        once = KAPPA_SQ * (rounds.out.unit_roundoff * half) ** 2 + underflow**2
+        variance["rounded per tile"] = coherent(tiles) * once
     if inputs.rounding is not None:
         variance["probs rounding"] = U**2 * _rounding_onto_values(ops, rounds, inputs, inputs.rounding) * grow**2
     return hard, variance

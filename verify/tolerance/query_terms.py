@@ -17,6 +17,7 @@ from verify.tolerance.operands import Operands, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
+from verify.tolerance.swallowed import swallowed_over_keys
 from verify.tolerance.terms import Terms, somewhere_hidden
 
 SEEN_WEIGHT = 1e-12
@@ -63,6 +64,10 @@ def query_terms(
     }
     if rounds.truncates:
         hard["truncation"] = rounds.step * steps * half
+    else:
+        lost = swallowed_over_keys(ops, errors.dscores_sloped, keys.magnitude, total, half)
+        if lost is not None:
+            hard["swallowed"] = lost
     row_worst = errors.worst_exponent * sloped * as_rows(rows.delta_worst)
     limit = ops.onto_rows(errors.worst + row_worst, keys.magnitude) + rows.delta_worst[..., None] * mean_keys
     limit = limit + (rounds.growth(steps) + 2 * U) * total

@@ -26,6 +26,10 @@ U = 2.0**-24
 KAPPA_SQ = 0.18
 """E[(relative error of one rounding to nearest / unit roundoff)^2] for log-uniform significands m in [1, 2):
 E[1/(3 m^2)] = 1/(8 ln 2) = 0.425^2; 1/3 is the value at m = 1."""
+CONFIDENCE = 10.0
+"""Standard deviations. A sum of independent errors, each uniform within its half ulp, is sub-Gaussian: at 10 / 1.36
+(1.36 = sqrt((1/3) / kappa^2), the worst significand) P(exceed) <= 2 exp(-27) = 4e-12 an element. Largest seen:
+docs/tolerances.md."""
 SAFETY = 1.002
 """Covers the evaluation of the bound itself in fp32 (relative errors of a few 1e-4 after sums of 16384 terms)."""
 TINY_WEIGHT = 1e-18
