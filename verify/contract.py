@@ -116,6 +116,8 @@ class Capabilities:
     """given: it applies the keep-mask of the inputs; own: it returns the mask that it drew as output dropout_keep."""
     empty: bool = True
     """It takes seqlen_q = 0 or seqlen_k = 0."""
+    more_rows_than_keys: bool = True
+    """It takes sequences of more query rows than keys (a KV cache holds the keys of its queries)."""
     fully_masked_rows: bool = True
     """Rows with no visible key give out = 0, lse = -inf and zero gradients."""
     nan_behind_mask: bool = False
@@ -163,6 +165,9 @@ class Capabilities:
                 return f"{name} {value} not a multiple of the declared {self.head_dim_multiple}"
         if not self.empty and min(problem.seqlen_q, problem.seqlen_k) == 0:
             return "empty sequences not declared"
+        lengths = (problem.lengths(sequence) for sequence in range(problem.batch))
+        if not self.more_rows_than_keys and any(rows > keys for rows, keys in lengths):
+            return "more query rows than keys not declared"
         return None
 
 

@@ -18,3 +18,11 @@ def test_problem_without_a_required_feature_is_refused() -> None:
 def test_required_feature_must_be_declared() -> None:
     with pytest.raises(UsageError, match="required"):
         Capabilities(features=frozenset(), required=frozenset({"causal"}))
+
+
+@pytest.mark.parametrize("lengths", ["sq=3,sk=2", "sq=2,sk=4,lenk=1"])
+def test_more_rows_than_keys_can_be_left_undeclared(lengths: str) -> None:
+    able = Capabilities(features=frozenset({"lengths"}), more_rows_than_keys=False)
+    problem = Case.parse(f"attn1:b=1,{lengths},h=1,d=8,dtype=fp32").problem
+    assert able.refusal(problem) == "more query rows than keys not declared"
+    assert Capabilities(features=frozenset({"lengths"})).refusal(problem) is None

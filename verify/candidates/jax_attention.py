@@ -97,7 +97,7 @@ def _outputs(call: Call) -> dict[str, Array]:
     p, arrays = call.problem, call.arrays
     operands = [jnp.asarray(contiguous(arrays[name])) for name in ("q", "k", "v")]
     # Its is_causal and local_window_size are top-left.
-    aligned = p.alignment == "top_left" or p.seqlen_q == p.seqlen_k
+    aligned = p.alignment == "top_left" or (p.seqlen_q == p.seqlen_k and p.seqlens_k is None)
     native_window = p.window if aligned and p.window is not None and None not in p.window else None
     keep = keep_mask(call, causal=not aligned, window=native_window is None)
     data: dict[str, Any] = {}

@@ -19,19 +19,30 @@ def diagonal_offset(p: AttentionProblem) -> int:
 
 
 def positional_keep(p: AttentionProblem, *, causal: bool = True, window: bool = True) -> Keep | None:
-    """Causal and window mask (seqlen_q, seqlen_k), True = visible; None where neither hides anything."""
+    """Causal and window mask (seqlen_q, seqlen_k), True = visible; None where neither hides anything.
+
+    (batch, 1, seqlen_q, seqlen_k) where sequences of several lengths have several diagonals; keys beyond a length are
+    not hidden for that.
+    """
     left, right = p.window if p.window is not None and window else (None, None)
     if p.causal and causal:
         right = 0
     if left is None and right is None:
         return None
-    ahead = np.arange(p.seqlen_k) - np.arange(p.seqlen_q)[:, None] - diagonal_offset(p)
-    keep: Keep = np.ones((p.seqlen_q, p.seqlen_k), dtype=bool)
+    ahead = np.arange(p.seqlen_k) - np.arange(p.seqlen_q)[:, None] - _diagonals(p)
+    keep: Keep = np.ones(ahead.shape, dtype=bool)
     if left is not None:
         keep &= ahead >= -left
     if right is not None:
         keep &= ahead <= right
     return keep
+
+
+def _diagonals(p: AttentionProblem) -> NDArray[np.int64] | int:
+    """Offset of the diagonal, or of each sequence's (batch, 1, 1, 1): bottom-right is the last valid key."""
+    if p.seqlens_k is None or p.alignment == "top_left":
+        return diagonal_offset(p)
+    return np.array(p.seqlens_k, np.int64).reshape(-1, 1, 1, 1) - p.seqlen_q
 
 
 def blind_rows(p: AttentionProblem) -> Keep:

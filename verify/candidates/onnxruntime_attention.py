@@ -108,9 +108,9 @@ def _feeds(call: Call) -> tuple[dict[str, Array], bool]:
     """(inputs by name, whether the operator itself masks causally)."""
     p, arrays = call.problem, call.arrays
     feeds = {name: heads_first_copy(arrays[name.lower()]) for name in ("Q", "K", "V")}
-    # The operator's causal mask is bottom-right exactly when it is told the number of valid keys, else top-left.
-    # Its alignment follows each sequence's length, ours the padded one: with lengths the mask is passed as data.
-    is_causal = p.causal and (p.seqlens_k is None or p.alignment == "top_left")
+    # The operator's causal mask is bottom-right, by each sequence's length, exactly when it is told the number of valid
+    # keys, else top-left: with lengths a top-left mask is passed as data.
+    is_causal = p.causal and (p.seqlens_k is None or p.alignment == "bottom_right")
     keep = keep_mask(call, causal=not is_causal)
     if "bias" in arrays:
         bias = arrays["bias"]

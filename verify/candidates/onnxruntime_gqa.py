@@ -1,9 +1,8 @@
 """ONNX Runtime's GroupQueryAttention (com.microsoft) on the CPU: causal, with a KV cache; forward alone, no lse.
 
 Read from onnxruntime/contrib_ops/cpu/bert/gqa_attention_base.h; version 1.32 is the one that was tried. The first
-seqlen_k - seqlen_q keys are handed over as the cache (past_key, past_value), the others as the new ones.
-
-Valid lengths are not declared: the operator's diagonal follows the length of each sequence, ours the padded one.
+seqlen_k - seqlen_q keys are handed over as the cache (past_key, past_value), the others as the new ones; with valid
+lengths each sequence is divided at its own.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _UNUSED = ("", "", "")
 """cos_cache, sin_cache, position_ids: rotary embedding."""
 _FURTHER = ("attention_bias", "head_sink")
 _FEATURES = frozenset(
-    {"causal", "window", "boolean", "block_sparse", "bias", "bias_minus_infinity", "softcap", "sink", "gqa"}
+    {"causal", "window", "boolean", "block_sparse", "bias", "bias_minus_infinity", "softcap", "sink", "gqa", "lengths"}
 )
 
 
@@ -43,7 +42,9 @@ def _contract(dtype: str) -> Contract:
             backward=False,
             outputs=frozenset({"out"}),
             empty=False,
-            # More rows than keys has no cache to stand for; a row of -inf alone is NaN.
+            # The new keys are as many as the rows.
+            more_rows_than_keys=False,
+            # A row of -inf alone is NaN, but for the flash path.
             fully_masked_rows=False,
         ),
         arithmetic={dtype: arithmetic},
@@ -68,8 +69,6 @@ class OnnxRuntimeGqa:
         reason = self.contract.capabilities.refusal(p)
         if reason is None and call.backward:
             reason = "the operator has no gradient in ONNX Runtime's CPU package"
-        if reason is None and p.seqlen_q > p.seqlen_k:
-            reason = "more query rows than keys"
         if reason is not None:
             raise RefusedError(reason)
         import onnxruntime
@@ -84,7 +83,7 @@ class OnnxRuntimeGqa:
             ("local_window_size", -1 if left is None else left + 1),
         )
         # With a cache and more than one row the operator takes one sequence at a time.
-        alone = p.seqlen_k > p.seqlen_q > 1
+        alone = p.seqlen_q > 1 and any(p.lengths(b)[1] > p.seqlen_q for b in range(p.batch))
         groups = [slice(b, b + 1) for b in range(p.batch)] if alone else [slice(None)]
         outs = [self._session(feeds, attributes).run(None, feeds)[0] for feeds in (_feeds(call, g) for g in groups)]
         out = np.concatenate(outs).reshape(p.batch, p.seqlen_q, p.nheads, p.head_dim_v)
@@ -106,18 +105,26 @@ def _feeds(call: Call, sequences: slice) -> dict[str, Array]:
     """Inputs of the operator for some sequences of the batch."""
     p, arrays = call.problem, call.arrays
     q, k, v = (arrays[name][sequences] for name in ("q", "k", "v"))
-    past = p.seqlen_k - p.seqlen_q
-    feeds = {"query": _packed(q), "key": _packed(k[:, past:]), "value": _packed(v[:, past:])}
+    lengths = np.array([p.lengths(b)[1] for b in range(p.batch)], np.int32)[sequences]
+    total = int(lengths.max())
+    feeds = {"query": _packed(q), "key": _packed(_newest(k, lengths, p.seqlen_q))}
+    feeds["value"] = _packed(_newest(v, lengths, p.seqlen_q))
+    past = total - p.seqlen_q
     if past:
         feeds |= {"past_key": heads_first_copy(k[:, :past]), "past_value": heads_first_copy(v[:, :past])}
-    feeds["seqlens_k"] = np.full(q.shape[0], p.seqlen_k - 1, np.int32)
-    feeds["total_sequence_length"] = np.array(p.seqlen_k, np.int32)
+    feeds["seqlens_k"] = lengths - 1
+    feeds["total_sequence_length"] = np.array(total, np.int32)
     bias = _bias(call)
     if bias is not None:
-        feeds["attention_bias"] = contiguous(bias if bias.shape[0] == 1 else bias[sequences])
+        feeds["attention_bias"] = contiguous((bias if bias.shape[0] == 1 else bias[sequences])[..., :total])
     if "sink" in arrays:
         feeds["head_sink"] = contiguous(arrays["sink"])
     return feeds
+
+
+def _newest(array: Array, lengths: Array, rows: int) -> Array:
+    """The last `rows` valid rows of each sequence: (batch, rows, heads, dim)."""
+    return np.stack([one[length - rows : length] for one, length in zip(array, lengths, strict=True)])
 
 
 def _bias(call: Call) -> Array | None:

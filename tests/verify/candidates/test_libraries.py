@@ -17,6 +17,7 @@ from verify.candidates.torch_device import ALIGNMENT, to_device
 from verify.case import Case
 from verify.inputs import make_inputs
 from verify.known import known_reason
+from verify.oracle import reference_outputs
 from verify.record import Record
 from verify.runner import RunOptions, run_cases
 from verify.verdict import Status
@@ -71,6 +72,30 @@ def test_library_is_right_wherever_a_row_sees_a_key(name: str, case: str) -> Non
     assert [finding for finding in failing if known_reason(name, problem, finding) is None] == []
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "sq=2,sk=6,lenk=2+6+4,causal=1",
+        "sq=2,sk=6,lenk=3+6+4,causal=1,align=top_left",
+        "sq=5,sk=5,lenk=5+3+1,causal=1",
+        "sq=3,sk=7,lenk=3+7+5,causal=1,window=2+0",
+        "sq=1,sk=7,lenk=7+1+3,causal=1,bias=additive",
+    ],
+)
+@pytest.mark.parametrize("name", ["onnxruntime_attention", "onnxruntime_gqa", "jax_attention"])
+def test_diagonal_follows_the_length_of_each_sequence(name: str, form: str) -> None:
+    candidate, case = load(name), Case.parse(f"attn1:b=3,h=2,d=8,dtype=fp32,seed=1,{form}")
+    reason = candidate.unavailable() or candidate.contract.capabilities.refusal(case.problem)
+    if reason is not None:
+        pytest.skip(reason)
+    # Finite padding: what NaN there does is known.
+    arrays = {key: np.nan_to_num(a) if key in ("q", "k", "v") else a for key, a in make_inputs(case).arrays.items()}
+    got = candidate.run(Call(problem=case.problem, arrays=arrays, backward=False)).outputs["out"]
+    expected = reference_outputs(case.problem, arrays, backward=False, with_dlse=False).outputs
+    sees = np.isfinite(expected["lse"]).swapaxes(1, 2)
+    np.testing.assert_allclose(got[sees], expected["out"][sees], rtol=1e-4, atol=1e-5)
+
+
 def test_gqa_with_sink_is_really_judged() -> None:
     if reason := load("onnxruntime_gqa").unavailable():
         pytest.skip(reason)
@@ -106,6 +131,13 @@ def test_undeclared_problem_is_refused_before_the_library_is_asked(name: str) ->
 def test_positional_masks_follow_the_diagonal(options: str, expected: Any) -> None:
     keep = positional_keep(Case.parse(f"attn1:b=1,sq=2,sk=3,h=1,d=8,dtype=fp32,{options}").problem)
     assert np.array_equal(keep, np.array(expected, dtype=bool))
+
+
+def test_every_length_has_its_diagonal() -> None:
+    problem = Case.parse("attn1:b=2,sq=2,sk=4,h=1,d=8,dtype=fp32,causal=1,lenk=2+4").problem
+    keep = positional_keep(problem)
+    expected = [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]]
+    assert np.array_equal(keep, np.array(expected, dtype=bool)[:, None])
 
 
 @pytest.mark.parametrize(
