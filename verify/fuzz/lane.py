@@ -213,7 +213,7 @@ class Lane:
             self._database = open_database(self._plan.database, scope)
         drawn = cases(capabilities=self._capabilities, **self._plan.narrowing)
 
-        @hypothesis.seed(self._stream_seed(number))
+        # Settings outermost: the seed's decorator takes the database away from those below it.
         @settings(
             max_examples=ROUND_EXAMPLES,
             database=self._database,
@@ -225,6 +225,7 @@ class Lane:
             report_multiple_bugs=False,
             print_blob=False,
         )
+        @hypothesis.seed(self._stream_seed(number))
         @hypothesis.given(candidate=st.sampled_from(self._variants), case=drawn)
         def campaign(candidate: str, case: Case) -> None:
             self._draw(case, candidate)

@@ -11,7 +11,8 @@ from verify.problem import AttentionProblem
 def campaign(folder: Path, candidate: str, **options: Any) -> CampaignState:
     """State of a finished campaign."""
     defaults: dict[str, Any] = {"seconds": 20.0, "examples": 120, "in_process": True, "max_seqlen": 40}
-    plan = Plan(candidate=candidate, out=folder, database=str(folder / "database"), **(defaults | options))
+    defaults["database"] = str(folder / "database")
+    plan = Plan(candidate=candidate, out=folder, **(defaults | options))
     return run_campaign(plan)[0]
 
 
