@@ -59,6 +59,8 @@ class ScoreErrors:
     gap: Real
     peak: Real
     """|row maximum|, (heads, rows, 1)."""
+    swallowed: Real | None
+    """What the dot product loses of small channels, units of U."""
 
     def sloped(self, array: Real) -> Real:
         """The array times the largest slope of the softcap."""
@@ -87,6 +89,8 @@ class ScoreErrors:
             total = total + np.float32(self.rounds.shift_error) * (self.peak + self.gap)
         if self.rounds.truncates:
             total = total + np.float32(self.rounds.dot_steps * self.rounds.step / U) * self.sloped(self.half)
+        elif self.swallowed is not None:
+            total = total + self.sloped(self.swallowed)
         if self.capped is not None:
             total = total + np.float32(2.0 * self.rounds.arithmetic.tanh_error_ulp) * self.capped
         return total

@@ -15,6 +15,7 @@ from verify.dtypes import float_format
 from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import DETERMINED, LINEAR, TINY_WEIGHT, Real, Roundings, U, inflation
 from verify.tolerance.score_errors import HUGE, ScoreErrors, query_underflow, query_variance, small, soft_capped
+from verify.tolerance.swallowed import swallowed_channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,7 +89,8 @@ def score_block(
         worst    = a [(gamma_n + u_q) A + (n_scale u + u_S)|t|] + 3u gap + c_m u (|m| + gap) + 2u exp_ulp T + (T-1)u
                    + softcap: u a|t| + (u + u_S + 2u tanh_ulp)|z|     + bias: u|b| + (u + u_S)|S|
         variance = kappa^2 u^2 [n/3 (aH)^2 + n_scale (at)^2 + 3 gap^2 + ...the same roundings squared]
-        hard     = 2u exp_ulp (1 + sqrt(T-1)) + c_m u (|m| + gap) + softcap: 2u tanh_ulp |z|  (+ n step aH, truncating)
+        hard     = 2u exp_ulp (1 + sqrt(T-1)) + c_m u (|m| + gap) + softcap: 2u tanh_ulp |z|
+                   + n step aH where the sum truncates, else a s sum |q k| over channels below its grid (`swallowed`)
 
     Partial sums of a dot product never exceed H in modulus; n/3 is the mean square of a ramp up to it.
 
@@ -126,6 +128,7 @@ def score_block(
         scores=None if bias is None else small(np.abs(scores)),
         gap=gap,
         peak=np.abs(maxima.peak)[..., None].astype(np.float32),
+        swallowed=None if rounds.truncates else swallowed_channels(ops, rows, keys),
     )
     underflow = query_underflow(ops, rounds)
     variance, hard, worst = errors.variance(), errors.hard(underflow), errors.worst(underflow)

@@ -63,6 +63,26 @@ def swallowed_weights(weights: Real) -> Real:
     return lost
 
 
+def swallowed_channels(ops: Operands, rows: slice, keys: slice) -> Real | None:
+    """Bound on what dot products lose of channels that are small beside a large one; None where all are of a size.
+
+    Returns
+    -------
+    float32 array (heads, rows, keys)
+        softmax_scale * sum of |q k| over the small channels, in units of U.
+    """
+    query, key = ops.q_scaled.magnitude, ops.k_scaled.magnitude
+    if not query.shape[1] or not key.shape[1]:
+        return None
+    largest = ops.stack(query).max(axis=1) * key.max(axis=1)
+    small = (largest <= np.float32(GRID) * largest.max(axis=-1, keepdims=True)) & (largest > 0)
+    if not small.any():
+        return None
+    unit = ops.q_scaled.unit * ops.k_scaled.unit * ops.sequence.softmax_scale / U
+    lost: Real = ops.scores(query[:, rows], np.where(small[:, None], key[:, keys], np.float32(0))) * np.float32(unit)
+    return lost
+
+
 def coherent(times: int) -> float:
     """How many independent roundings a row of `times` roundings counts as, when each tile may add less than a half ulp.
 

@@ -36,6 +36,17 @@ def test_keys_behind_a_needle_may_vanish_from_the_sums(variant: str, seqlen_k: i
     assert judged.worst() <= 1
 
 
+@pytest.mark.parametrize("head_dim", [32, 256])
+@pytest.mark.parametrize("share", [0.24, 0.45, 0.9])
+def test_channels_beside_a_large_one_may_vanish_from_the_scores(head_dim: int, share: float) -> None:
+    p = problem(seqlen_q=4, seqlen_k=16, nheads=1, head_dim=head_dim, dtype="fp32", softmax_scale=1.0)
+    arrays = normal_arrays(p)
+    q, k = np.ones_like(arrays["q"]), np.full_like(arrays["k"], 10 * 2.0**-23 * share)
+    k[..., 0] = 10 + np.random.default_rng(1).random(k.shape[:-1])
+    judged = judge(p, arrays | {"q": q, "k": k}, scheme=VARIANTS["sequential"](default_scheme("fp32")))
+    assert judged.worst() <= 1
+
+
 def test_their_term_is_needed_and_stays_near_what_can_be_lost() -> None:
     judged = _judged(64, 15.5, "sequential")
     bound = judged.bounds["out"]
