@@ -72,11 +72,8 @@ def _hunt_tables(hunts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _results(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    rows = [
-        (r["name"], r.get("kind", ""), r["outcome"], r.get("check", ""), r.get("status", ""), r["cases"], r["seconds"])
-        for r in results
-    ]
-    yield from _table("Results", ("name", "kind", "outcome", "check", "status", "cases", "seconds"), rows)
+    heads = ("name", "kind", "outcome", "check", "status", "cases", "seconds", "case")
+    yield from _table("Results", heads, [tuple(r.get(head, "") for head in heads) for r in results])
 
 
 def _honesty_tables(honesty: Mapping[str, Any]) -> Iterator[str]:

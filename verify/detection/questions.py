@@ -55,7 +55,10 @@ class Source:
 
 
 def questions(seed: int) -> Iterator[Question]:
-    """The questions of that seed, endless; the same seed gives the same questions in the same order."""
+    """The questions of that seed, endless; the same seed gives the same questions in the same order.
+
+    The drawn ones also depend on the version of Hypothesis, which takes constants from the modules that are loaded.
+    """
     streams = [(source, source.cases(seed)) for source in SOURCES]
     while True:
         for source, stream in streams:

@@ -61,6 +61,7 @@ def test_survivors_and_missed_causes_are_named() -> None:
 def test_the_summary_is_json_and_every_result_is_on_the_page() -> None:
     page = markdown(json.loads(json.dumps(summary())))
     assert all(found.name in page for found in HUNTS)
+    assert "| killed | lse | NUMERICAL | 1 | 1.0 | attn1:x |" in page
     assert "| lse | 3 |" in page
 
 
