@@ -20,6 +20,7 @@ from verify.known import known_reason
 from verify.oracle import reference_outputs
 from verify.record import Record
 from verify.runner import RunOptions, run_cases
+from verify.tolerance import derive_bounds
 from verify.verdict import Status
 
 ON_CPU = (
@@ -93,7 +94,9 @@ def test_diagonal_follows_the_length_of_each_sequence(name: str, form: str) -> N
     got = candidate.run(Call(problem=case.problem, arrays=arrays, backward=False)).outputs["out"]
     expected = reference_outputs(case.problem, arrays, backward=False, with_dlse=False).outputs
     sees = np.isfinite(expected["lse"]).swapaxes(1, 2)
-    np.testing.assert_allclose(got[sees], expected["out"][sees], rtol=1e-4, atol=1e-5)
+    arithmetic = candidate.contract.arithmetic["fp32"]
+    bounds = derive_bounds(case.problem, arrays, expected, arithmetic, backward=False, with_dlse=False)
+    assert (np.abs(got - expected["out"]) <= bounds["out"].total)[sees].all()
 
 
 def test_gqa_with_sink_is_really_judged() -> None:
