@@ -40,7 +40,80 @@ def _rounded_scale(problem: AttentionProblem) -> bool:
     return problem.dtype == "bf16" and float(BF16.numpy_dtype.type(problem.softmax_scale)) != problem.softmax_scale
 
 
+_NAN_ROWS = {"special_values": Status.NONFINITE}
+
+
+def _odd_sixteens(problem: AttentionProblem) -> bool:
+    """Whether flash-attn-4 on Hopper pads the gradients in a workspace and reads them back at another stride."""
+    sixteens = -(-problem.head_dim // 16)
+    beyond_a_tile = problem.seqlen_q > 64 or (problem.group > 1 and problem.seqlen_k > 64)
+    return sixteens % 2 == 1 and problem.head_dim <= 128 and beyond_a_tile
+
+
+_ON_A_GPU = (
+    *(
+        KnownDeviation(
+            candidate=name,
+            findings=_NAN_ROWS,
+            example="attn1:b=1,sq=33,sk=65,h=2,d=80,dtype=bf16,recipe=v_mean:mean=100.0,seed=12",
+            applies=lambda problem: True,
+            reason=(
+                "known: FlashAttention takes a row whose sum is NaN for one without keys: lse is infinite and dV "
+                "forgets the NaN (docs/findings.md)"
+            ),
+        )
+        for name in ("torch_cuda_flash", "flash_attn_2", "flash_attn_3", "flash_attn_3_forward", "flash_attn_4")
+    ),
+    KnownDeviation(
+        candidate="torch_flex_cuda",
+        findings=_NAN_ROWS,
+        example="attn1:b=1,sq=33,sk=65,h=2,d=80,dtype=bf16,recipe=v_mean:mean=100.0,seed=12",
+        applies=lambda problem: problem.seqlen_q < 128,
+        reason=(
+            "known: PyTorch 2.11 flex_decoding takes a row of NaN for one without keys: lse is -inf (docs/findings.md)"
+        ),
+    ),
+    KnownDeviation(
+        candidate="torch_cuda_cudnn",
+        findings=_NAN_ROWS,
+        example="attn1:b=2,sq=2,sk=3,h=1,d=64,dtype=fp16,recipe=normal,seed=32",
+        applies=lambda problem: True,
+        reason=(
+            "known: cuDNN 9.19 keeps gradients finite where an infinity of V makes delta infinite (docs/findings.md)"
+        ),
+    ),
+    KnownDeviation(
+        candidate="torch_cuda_cudnn",
+        findings=dict.fromkeys(("contract", "forward", "backward", "special_values"), Status.REFUSED),
+        example="attn1:b=2,sq=1,sk=1,h=1,d=64,dtype=fp16,recipe=normal,seed=31",
+        applies=lambda problem: problem.seqlen_k == 1,
+        reason="known: torch gives cuDNN no problem with a single key (sdp_utils.cpp, check_cudnn_tensor_shapes)",
+    ),
+    KnownDeviation(
+        candidate="flash_attn_4",
+        findings=dict.fromkeys(("backward", "special_values", "aggregate"), Status.NUMERICAL),
+        example="attn1:b=1,sq=65,sk=33,h=1,d=80,dtype=bf16,recipe=identical_queries,seed=20",
+        applies=_odd_sixteens,
+        reason=(
+            "known: flash-attn-4 4.0.0b36 on Hopper reads dq (dk and dv of groups too) at another stride than it wrote "
+            "them, where head_dim rounds up to an odd multiple of 16 (docs/findings.md; pull request 2896 of "
+            "Dao-AILab/flash-attention)"
+        ),
+    ),
+)
+
 KNOWN = (
+    *_ON_A_GPU,
+    KnownDeviation(
+        candidate="torch_math",
+        findings={"forward": Status.NONFINITE},
+        example="attn1:b=1,sq=105,sk=0,h=2,d=61,dtype=fp16,recipe=low_logits:unscaled=60000.0,seed=129",
+        applies=lambda problem: problem.dtype == "fp16" and problem.seqlen_k == 0,
+        reason=(
+            "known: PyTorch 2.13 computes the zeros of empty keys as sum(q) * 0, and sum(q) overflows fp16 "
+            "(docs/findings.md)"
+        ),
+    ),
     KnownDeviation(
         candidate="torch_flash",
         findings={"special_values": Status.NONFINITE},
