@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernels.backend import Module
+from kernels.cubin import compile_cubin
 from verify.candidate import Call, KernelFaultError, RefusedError, source_hash
 from verify.candidates import load
 from verify.candidates.user import names_user_code
@@ -162,6 +164,14 @@ def test_every_template_passes_a_case_of_each_kind(style: str, tmp_path: Path) -
     (record,) = run_cases([CASE], options, on_line=lambda line: None)
     assert record.verdict.status is Status.PASS, record.verdict.findings
     assert {finding.check for finding in record.verdict.findings} >= {"forward", "lse", "backward"}
+
+
+def test_the_cuda_template_compiles_for_a_gpu_too(tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="NVRTC is reached through CuPy")
+    source = tmp_path / "kernel.cu"
+    source.write_text(template_text("cu").split('r"""')[1].split('"""')[0])
+    entries = ("forward", "backward_dq", "backward_dkv")
+    assert set(compile_cubin(Module(source=source, entries=entries), "sm_80").usage) == set(entries)
 
 
 def test_arguments_of_the_signature_are_the_declared_features() -> None:
