@@ -183,6 +183,16 @@ def test_arguments_of_the_signature_are_the_declared_features() -> None:
     assert not declared.backward
 
 
+def test_required_features_may_be_any_collection() -> None:
+    for given in (["causal"], {"causal"}, ("causal",)):
+
+        @register(required=given)
+        def attention(q, k, v, softmax_scale, causal):  # type: ignore[no-untyped-def]
+            return q
+
+        assert declaration_of(attention).contract.capabilities.required == frozenset({"causal"})
+
+
 def test_top_left_kernel_declares_the_other_feature() -> None:
     def f(q, k, v, softmax_scale, causal): ...  # type: ignore[no-untyped-def]
 

@@ -10,6 +10,9 @@ from verify.contract import Arithmetic, Capabilities
 from verify.dtypes import STORAGE_DTYPES
 from verify.errors import UsageError, require
 
+_SETS = ("required", "layouts")
+"""Fields of Capabilities that may be given as any collection of names."""
+
 
 def capabilities_of(
     dtypes: tuple[str, ...], features: frozenset[str], outputs: tuple[str, ...], further: Mapping[str, Any]
@@ -22,7 +25,7 @@ def capabilities_of(
         "features": features,
         "outputs": frozenset(outputs),
         "backward": "dq" in outputs,
-        **further,
+        **{name: frozenset(value) if name in _SETS else value for name, value in further.items()},
     }
     try:
         return Capabilities(**values)
