@@ -34,8 +34,9 @@ def row(trial: Trial) -> str:
 @click.option("--only", default="", help="Mutants whose name contains this.")
 def main(count: int, seconds: float, jobs: int, only: str) -> None:
     """Print the table."""
-    names = [name for name in trial_mutants(1000 if only else count) if only in name][:count]
-    trials = fuzz_trials(names, jobs=jobs, seconds=seconds, on_trial=lambda trial: print(row(trial), flush=True))
+    trials = fuzz_trials(
+        trial_mutants(count, only), jobs=jobs, seconds=seconds, on_trial=lambda trial: print(row(trial), flush=True)
+    )
     summary = trials_summary(trials)
     print(
         f"found {summary['found']} of {summary['tried']}; seconds until the fault: median {summary['median_seconds']}, "

@@ -100,12 +100,13 @@ def fuzz(**options: Any) -> None:
 @click.option("--mutants", "pattern", default="", help="Only mutants and impostors whose name contains this text.")
 @click.option(
     "--only",
-    type=click.Choice(["hunts", "honesty", "rules"]),
+    type=click.Choice(["hunts", "honesty", "rules", "fuzz"]),
     multiple=True,
     help="Run this part; the others stay as OUT holds them, where the same sources made them. Repeatable.",
 )
 @click.option("--honest-checks", type=int, default=None, help="Honest case-checks; quick 800, full 100000.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the honest cases.")
+@click.option("--fuzz", type=int, default=None, help="Mutants on which fuzzing is tried; quick 0, full 40.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the honest cases and of the fuzzing.")
 @click.option("--jobs", default=min(os.cpu_count() or 1, 16), show_default="cores, at most 16", help="Processes.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("attn-verify-selftest"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout, nothing else.")

@@ -28,9 +28,11 @@ from verify.detection.page import markdown
 from verify.detection.score import duel_summary, honesty_summary, score
 from verify.detection.sources import sources_digest
 from verify.errors import require
+from verify.fuzz.trials import Trial, fuzz_trials, trial_mutants, trials_summary
 
 TIMEOUT_S = 300.0
-PARTS = ("hunts", "honesty", "rules")
+PARTS = ("hunts", "honesty", "rules", "fuzz")
+FUZZ_LANES = 2
 PROGRESS_S = 10.0
 """Seconds between two lines about the honest case-checks."""
 
@@ -46,11 +48,13 @@ class Effort:
     rule_cases: int
     """Cases on which the rules of others are measured."""
     rule_dtypes: tuple[str, ...]
+    fuzzed: int
+    """Mutants that fuzzing must find from a cold start."""
 
 
 EFFORTS = {
-    "quick": Effort(needed=0.85, honest_checks=800, rule_cases=0, rule_dtypes=()),
-    "full": Effort(needed=0.97, honest_checks=100_000, rule_cases=24, rule_dtypes=("fp32", "bf16")),
+    "quick": Effort(needed=0.85, honest_checks=800, rule_cases=0, rule_dtypes=(), fuzzed=0),
+    "full": Effort(needed=0.97, honest_checks=100_000, rule_cases=24, rule_dtypes=("fp32", "bf16"), fuzzed=40),
 }
 
 
@@ -63,6 +67,8 @@ class SelfTest:
     jobs: int
     seed: int
     honest_checks: int
+    fuzzed: tuple[str, ...]
+    """Mutants on which the fuzzing is tried."""
     console: Console
     summary: dict[str, Any]
     _said_at: float = field(default_factory=time.perf_counter)
@@ -103,6 +109,14 @@ class SelfTest:
             dtype: _rules(self.names, dtype, effort.rule_cases, self.jobs) for dtype in effort.rule_dtypes
         }
 
+    def fuzz(self) -> None:
+        """Let campaigns find seeded faults from a cold start; two processes each, on any machine."""
+        trials: list[Trial] = []
+        try:
+            fuzz_trials(self.fuzzed, jobs=FUZZ_LANES, seed=self.seed, on_trial=trials.append)
+        finally:
+            self.summary["fuzz"] = trials_summary(trials)
+
     def _say_progress(self, so_far: Honesty) -> None:
         now = time.perf_counter()
         if now - self._said_at >= PROGRESS_S:
@@ -124,6 +138,7 @@ def selftest_command(
     only: tuple[str, ...] = (),
     seed: int = 0,
     honest_checks: int | None = None,
+    fuzz: int | None = None,
 ) -> bool:
     """Hunt mutants and impostors, look for false alarms, write the result to OUT; say whether anything is wrong.
 
@@ -133,7 +148,7 @@ def selftest_command(
     Raises
     ------
     UsageError
-        Unknown profile or part, no matching name, fewer than one job or case-check, or a negative seed.
+        Unknown profile or part, no matching name, fewer than one job or case-check, a negative seed or count.
     KeyboardInterrupt
         When interrupted or terminated, after what was found is written.
     """
@@ -145,12 +160,21 @@ def selftest_command(
     require(bool(names), "mutants", pattern, "text that occurs in a name of a mutant or impostor")
     wanted = effort.honest_checks if honest_checks is None else honest_checks
     require(wanted >= 1, "honest_checks", wanted, "an integer >= 1")
+    fuzzed = effort.fuzzed if fuzz is None and not pattern else fuzz or 0
+    require(fuzzed >= 0, "fuzz", fuzzed, "an integer >= 0")
     console = Console(stderr=as_json)
     summary = _start_summary(profile, pattern, seed, out if only else None)
     run = SelfTest(
-        profile=profile, names=names, jobs=jobs, seed=seed, honest_checks=wanted, console=console, summary=summary
+        profile=profile,
+        names=names,
+        jobs=jobs,
+        seed=seed,
+        honest_checks=wanted,
+        fuzzed=trial_mutants(fuzzed, pattern),
+        console=console,
+        summary=summary,
     )
-    skipped = {"honesty": bool(pattern), "rules": not effort.rule_cases}
+    skipped = {"honesty": bool(pattern), "rules": not effort.rule_cases, "fuzz": not fuzzed}
     try:
         with _ended_like_an_interrupt():
             for part in PARTS:

@@ -19,12 +19,16 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield from _hunt_points(summary["hunts"])
     if "honesty" in summary:
         yield from _honesty_points(summary["honesty"])
+    if "fuzz" in summary:
+        yield from _fuzz_points(summary["fuzz"])
     for part, facts in summary["parts"].items():
         yield f"- {part}: {facts['seconds']} s in {facts['jobs']} processes, {facts['started_at']}"
     if "hunts" in summary:
         yield from _hunt_tables(summary["hunts"])
     if "honesty" in summary:
         yield from _honesty_tables(summary["honesty"])
+    if "fuzz" in summary:
+        yield from _fuzz_table(summary["fuzz"]["trials"])
     for dtype, duel in summary.get("rules", {}).items():
         yield from _duel(dtype, duel)
     if "hunts" in summary:
@@ -57,6 +61,33 @@ def _honesty_points(honesty: Mapping[str, Any]) -> Iterator[str]:
         yield f"- the honest case-checks ended before the {honesty['wanted']} wanted: {honesty['ended']}"
     for candidate, reason in honesty["left_out"].items():
         yield f"- left out: {candidate} ({reason})"
+
+
+def _fuzz_points(fuzz: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"- fuzzing from a cold start found {fuzz['found']} of {fuzz['tried']} mutants, "
+        f"median {fuzz['median_seconds']} s, longest {fuzz['largest_seconds']} s; "
+        f"{fuzz['small']} minimised cases have at most {fuzz['limits']['scores']} scores "
+        f"and {fuzz['limits']['nonzero']} values of q and k that are not zero"
+    )
+
+
+def _fuzz_table(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [
+        (
+            trial["mutant"],
+            trial["kind"],
+            "not found" if trial["seconds"] is None else trial["seconds"],
+            trial["examples"],
+            trial["check"],
+            trial["case_id"],
+            f"{trial['rows']} x {trial['keys']}",
+            trial["nonzero"],
+        )
+        for trial in trials
+    ]
+    names = ("mutant", "kind", "seconds", "examples", "check", "minimised case", "rows x keys", "non-zeros")
+    yield from _table("Fuzzing", names, rows)
 
 
 def _hunt_tables(hunts: Mapping[str, Any]) -> Iterator[str]:

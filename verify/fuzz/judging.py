@@ -28,8 +28,8 @@ COSTLY_EVERY = 4
 """One case in so many also runs one of the checks that call the candidate again."""
 TICKETS = 2**20
 """Steps in which the choice among them is made."""
-MAX_SESSIONS = 4
-"""Variants of a candidate whose processes are kept."""
+MAX_SESSIONS = 6
+"""Variants of a candidate whose processes are kept: all schedules of a CUDA kernel on the CPU backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from hypothesis.errors import Flaky
 
 from verify.case import Case
 from verify.contract import Capabilities
+from verify.detection.order import order
 from verify.fuzz.database import open_database
 from verify.fuzz.faults import FaultKey, fault_keys, worst_ratio
 from verify.fuzz.judging import CaseJudge, Judged
@@ -170,15 +171,16 @@ class Lane:
 
     def _grid(self) -> None:
         cases_of_lane = _grid_cases(self._plan.seed)[self._number :: self._plan.jobs]
-        done = 0
+        variant, done = self._variant(2 * self._position.rounds), 0
         while self._position.grid < len(cases_of_lane) and done < GRID_BATCH and not self._finished():
             case = cases_of_lane[self._position.grid]
             self._position = replace(self._position, grid=self._position.grid + 1)
             if self._capabilities.refusal(case.problem) is None:
                 done += 1
-                self._try(case, self._variant(self._position.grid), "grid")
+                self._try(case, variant, "grid")
 
     def _uniform(self) -> None:
+        variant = self._variant(2 * self._position.rounds + 1)
         for _ in range(UNIFORM_BATCH):
             if self._finished():
                 return
@@ -186,7 +188,7 @@ class Lane:
             self._position = replace(self._position, uniform=number + 1)
             case = uniform_case(self._capabilities, self._stream_seed(number))
             if case is not None:
-                self._try(case, self._variant(number), "uniform")
+                self._try(case, variant, "uniform")
 
     def _hypothesis(self) -> None:
         if self._finished():
@@ -368,8 +370,9 @@ class Lane:
             )
         )
 
-    def _variant(self, number: int) -> str:
-        return self._variants[number % len(self._variants)]
+    def _variant(self, turn: int) -> str:
+        """One schedule a turn of a source, the plain one first: each has a process of its own, which takes its time."""
+        return self._variants[turn % len(self._variants)]
 
     def _stream_seed(self, number: int) -> int:
         """Distinct for every seed, lane and number of a stream."""
@@ -388,7 +391,9 @@ def uniform_case(capabilities: Capabilities, seed: int) -> Case | None:
 
 @cache
 def _grid_cases(seed: int) -> tuple[Case, ...]:
-    return profile_cases("quick", seed=seed % 2**40)
+    """The cases that killed most seeded faults, which one compilation serves, then the explicit grid."""
+    early = (Case.parse(text, origin="grid") for text in order())
+    return (*early, *profile_cases("quick", seed=seed % 2**40))
 
 
 def _size(case: Case) -> tuple[int, int]:

@@ -60,6 +60,14 @@ def _changed(problem: AttentionProblem, **changes: Any) -> Iterator[AttentionPro
         yield other
 
 
+def _all_at_once(problem: AttentionProblem) -> Iterator[AttentionProblem]:
+    """No feature at all: one head and channel, then as they are. Saves most steps where each costs a process."""
+    plain = {name: _DEFAULTS[name] for names in _PLAIN for name in names}
+    smallest = {"batch": 1, "nheads": 1, "nheads_kv": 1, "head_dim": 1, "head_dim_v": 1}
+    yield from _changed(problem, **plain, **smallest, softmax_scale=default_scale(1))
+    yield from _changed(problem, **plain)
+
+
 def _fewer_features(problem: AttentionProblem) -> Iterator[AttentionProblem]:
     for names in _PLAIN:
         yield from _changed(problem, **{name: _DEFAULTS[name] for name in names})
@@ -168,4 +176,12 @@ def _below(value: int, ladder: Sequence[int]) -> Iterator[int]:
     yield from tried
 
 
-_STEPS: tuple[Step, ...] = (_fewer_features, _fewer_sequences, _fewer_heads, _shorter, _narrower, _smaller_numbers)
+_STEPS: tuple[Step, ...] = (
+    _all_at_once,
+    _fewer_features,
+    _fewer_sequences,
+    _fewer_heads,
+    _shorter,
+    _narrower,
+    _smaller_numbers,
+)

@@ -31,6 +31,8 @@ BUDGET_S = 60.0
 """Time of one campaign."""
 MAX_SCORES, MAX_NONZERO = 64, 16
 """What counts as small: seqlen_q x seqlen_k, and values of q and k together that are not zero."""
+TIMEOUT_S = 60.0
+"""Limit of a call. The first one compiles, for many seconds on a loaded machine, which is no hang."""
 HEAD_DIM = 32
 """Mutants are built with one small tile, for head dims up to this."""
 
@@ -65,11 +67,14 @@ class Trial:
         return self.seconds is not None and self.rows * self.keys <= MAX_SCORES and few
 
 
-def trial_mutants(count: int) -> tuple[str, ...]:
-    """Names of the first mutants when those that count are taken in turn from all kinds, each kind by name."""
+def trial_mutants(count: int, pattern: str = "") -> tuple[str, ...]:
+    """Names of the first mutants when those that count are taken in turn from all kinds, each kind by name.
+
+    `pattern` leaves only those whose name contains it.
+    """
     by_kind: dict[str, list[str]] = defaultdict(list)
     for name, mutant in sorted(catalogue().items()):
-        if mutant.counted:
+        if mutant.counted and pattern in name:
             by_kind[mutant.kind].append(name)
     turns = zip_longest(*(by_kind[kind] for kind in sorted(by_kind)))
     return tuple(name for name in chain.from_iterable(turns) if name is not None)[:count]
@@ -114,7 +119,15 @@ def _trial(name: str, jobs: int, seconds: float, seed: int) -> Trial:
             found_at.append(time.monotonic() - started)
 
     with _cold() as folder:
-        plan = Plan(candidate=MUTANT + name, out=folder, seed=seed, jobs=jobs, seconds=seconds, max_head_dim=HEAD_DIM)
+        plan = Plan(
+            candidate=MUTANT + name,
+            out=folder,
+            seed=seed,
+            jobs=jobs,
+            seconds=seconds,
+            timeout_s=TIMEOUT_S,
+            max_head_dim=HEAD_DIM,
+        )
         state, interrupted = run_campaign(plan, observe)
     if interrupted and not state.faults:
         raise KeyboardInterrupt
