@@ -20,7 +20,8 @@ from kernels.options import Options
 from kernels.registry import kernel_named
 from verify.candidate import Call, KernelFaultError, Reply, Route
 from verify.candidates.device_streams import StreamDevice, run_probed
-from verify.candidates.output_buffers import PREFILL_DETAIL, GuardedBackend
+from verify.candidates.guarded_backend import GuardedBackend
+from verify.candidates.output_buffers import PREFILL_DETAIL
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.errors import require
 from verify.problem import EVERY_LAYOUT, LAYOUTS
