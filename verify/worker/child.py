@@ -179,7 +179,8 @@ def main(arguments: list[str]) -> int:
     faulthandler.register(DUMP_SIGNAL, file=fds["stack"])
     worker = Worker(fds["inputs"], fds["outputs"])
     while (message := read_request(fds["request"])) is not None:
-        write_all(fds["reply"], encode_frame(worker.answer(message)))
+        reply = encode_frame(worker.answer(message))
+        write_all(fds["reply"], reply)
     return 0
 
 
