@@ -167,7 +167,8 @@ def _keep(fault: Fault, plan: Plan, console: Console, *, save: bool, regressions
         record = judge.record(judged)
         with Journal(folder, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ-fuzz")) as journal:
             journal.append(record)
-        head = f"\nfault: {fault.key}  ({_times(fault)}, {_effort(fault)})"
+        kind = "known deviation" if fault.key.known else "fault"
+        head = f"\n{kind}: {fault.key}  ({_times(fault)}, {_effort(fault)})"
         console.print(head, soft_wrap=True, highlight=False, markup=False)
         if not judged.failing:
             console.print("  passes in a fresh process: the fault needs calls before it", highlight=False)
@@ -229,8 +230,8 @@ def _print_end(console: Console, state: CampaignState, plan: Plan, *, interrupte
         say(f"worst passing case, {state.worst_ratio:.3g} x the bound: {state.worst_case}")
     if interrupted:
         say(f"interrupted: go on with --resume {plan.out}")
-    if not state.faults:
-        say("no fault found")
+    if all(fault.key.known for fault in state.faults.values()):
+        say("no fault found beside the known ones" if state.faults else "no fault found")
 
 
 def _summary(state: CampaignState, kept: list[_Kept], *, interrupted: bool) -> dict[str, object]:
@@ -241,6 +242,7 @@ def _summary(state: CampaignState, kept: list[_Kept], *, interrupted: bool) -> d
         faults.append(
             {
                 "fault": str(fault.key),
+                "known": fault.key.known,
                 "count": fault.count,
                 "case_id": fault.case_id,
                 "candidate": fault.candidate,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from verify.verdict import Comparison, Finding, Status
 
@@ -23,19 +23,26 @@ class FaultKey:
     """First wrong tensor; empty where none was compared."""
     pattern: str = ""
     """Class of the pattern: all zeros, all NaN, constant factor, elements, or the name of the exception."""
+    known: bool = False
+    """A traced deviation of the library (verify.known): a new fault of the same look is another one."""
 
     def same_kind(self, other: FaultKey) -> bool:
         """Equal but for the pattern, which changes when a case gets smaller."""
-        mine = (self.check, self.status, self.tensor)
-        return mine == (other.check, other.status, other.tensor)
+        mine = (self.check, self.status, self.tensor, self.known)
+        return mine == (other.check, other.status, other.tensor, other.known)
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.check, self.status, self.tensor, self.pattern) if part)
+        parts = (self.check, self.status, self.tensor, self.pattern, "(known)" if self.known else "")
+        return " ".join(part for part in parts if part)
 
 
-def fault_keys(findings: Iterable[Finding]) -> tuple[FaultKey, ...]:
-    """Keys of all failures in the order of the findings; the first one names the fault of the case."""
-    return tuple(key for finding in findings if finding.status.is_failure for key in _keys(finding))
+def fault_keys(
+    findings: Iterable[Finding], is_known: Callable[[Finding], bool] = lambda finding: False
+) -> tuple[FaultKey, ...]:
+    """Keys of all failures in the order of the findings, known ones last; the first one names the fault of the case."""
+    failing = [finding for finding in findings if finding.status.is_failure]
+    keys = (replace(key, known=is_known(finding)) for finding in failing for key in _keys(finding))
+    return tuple(sorted(keys, key=lambda key: key.known))
 
 
 def worst_ratio(findings: Iterable[Finding]) -> float:

@@ -15,7 +15,9 @@ from verify.checks import CHECKS, Check, select_checks
 from verify.checks.case_run import CaseFacts, CaseRun, Float64
 from verify.contract import Arithmetic
 from verify.errors import require
+from verify.fuzz.faults import FaultKey, fault_keys
 from verify.inputs import make_inputs
+from verify.known import known_reason
 from verify.record import Record
 from verify.runner import Judge, RunOptions, undeclared
 from verify.tolerance import Bound
@@ -44,6 +46,12 @@ class Judged:
     def failing(self) -> bool:
         """Any check failed."""
         return any(finding.status.is_failure for finding in self.findings)
+
+    @property
+    def faults(self) -> tuple[FaultKey, ...]:
+        """Its faults; the first one names it."""
+        problem = self.case.problem
+        return fault_keys(self.findings, lambda finding: known_reason(self.candidate, problem, finding) is not None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from verify.case import Case
 from verify.contract import Capabilities
 from verify.detection.order import order
 from verify.fuzz.database import open_database
-from verify.fuzz.faults import FaultKey, fault_keys, worst_ratio
+from verify.fuzz.faults import FaultKey, worst_ratio
 from verify.fuzz.judging import CaseJudge, Judged
 from verify.fuzz.log import CampaignLog, Found, Gone, Progress, Reduced, log_path
 from verify.fuzz.minimise import EXPENSIVE, Minimised, minimise
@@ -137,7 +137,9 @@ class Lane:
 
     def _finished(self) -> bool:
         self._state.apply(self._log.new_lines())
-        return len(self._state.faults) >= (MAX_FAULTS if self._plan.keep_going else 1)
+        faults = self._state.faults.values()
+        # A known deviation is written down once and ends nothing.
+        return len(faults) >= MAX_FAULTS or (not self._plan.keep_going and any(not fault.key.known for fault in faults))
 
     def _stop_if_spent(self) -> None:
         quota = self._plan.examples_of(self._number)
@@ -240,7 +242,7 @@ class Lane:
             hypothesis.event(axis, value)
         # While it shrinks, every case must be asked what the first one failed.
         judged = self._examine(case, candidate, only=self._shrinking.key.check if self._shrinking else None)
-        keys = fault_keys(judged.findings)
+        keys = judged.faults
         if self._shrinking is None:
             self._steer(judged)
             new = self._new_fault(keys)
@@ -278,7 +280,7 @@ class Lane:
 
     def _try(self, case: Case, candidate: str, source: str, *, only: str | None = None) -> None:
         judged = self._examine(case, candidate, only=only)
-        new = self._new_fault(fault_keys(judged.findings))
+        new = self._new_fault(judged.faults)
         if new is not None:
             self._write_found(judged, new, source)
             self._report(judged, new)
@@ -344,6 +346,7 @@ class Lane:
                 status=key.status,
                 tensor=key.tensor,
                 pattern=key.pattern,
+                known=key.known,
                 case_id=judged.case.case_id,
                 candidate=judged.candidate,
                 source=source,

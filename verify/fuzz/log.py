@@ -68,10 +68,12 @@ class Found(msgspec.Struct, tag="found", frozen=True, kw_only=True):
     """Cases that this lane had judged."""
     seconds: float
     """Since this lane began."""
+    known: bool = False
 
     @property
     def key(self) -> FaultKey:
-        return FaultKey(check=self.check, status=Status(self.status), tensor=self.tensor, pattern=self.pattern)
+        status = Status(self.status)
+        return FaultKey(check=self.check, status=status, tensor=self.tensor, pattern=self.pattern, known=self.known)
 
 
 class Reduced(msgspec.Struct, tag="reduced", frozen=True, kw_only=True):

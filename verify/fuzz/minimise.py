@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from verify.case import Case
-from verify.fuzz.faults import FaultKey, fault_keys
+from verify.fuzz.faults import FaultKey
 from verify.fuzz.judging import CaseJudge, Judged
 from verify.fuzz.pinned_values import Pinned, pins, simpler_values
 from verify.fuzz.schedules import simpler_schedules
@@ -82,7 +82,7 @@ class _Search:
         self.asked.add((case.case_id, name))
         self.calls += 1
         judged = self.judge.judge(case, name, only=self.key.check)
-        if not any(key.same_kind(self.key) for key in fault_keys(judged.findings)):
+        if not any(key.same_kind(self.key) for key in judged.faults):
             return False
         self.best = judged
         return True

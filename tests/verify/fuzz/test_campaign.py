@@ -7,7 +7,7 @@ import pytest
 from tests.verify.fuzz.support import campaign, scores_of
 from verify.candidates import load
 from verify.case import Case
-from verify.fuzz import Budget, lane
+from verify.fuzz import Budget, judging, lane
 from verify.fuzz.lane import uniform_case
 from verify.fuzz.log import CampaignLog, Found, Progress, Started, log_path
 from verify.fuzz.schedules import schedule_variants, simpler_schedules
@@ -53,6 +53,15 @@ def test_distinct_faults_are_told_apart_and_counted(tmp_path: Path) -> None:
     assert {fault.key.check for fault in state.faults.values()} == {"lse"}
     assert len(state.faults) <= 2
     assert sum(fault.count for fault in state.faults.values()) > 10
+
+
+def test_a_known_deviation_is_written_down_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.parse("attn1:b=2,sq=5,sk=7,h=2,d=8,dtype=fp32,recipe=normal,seed=1")
+    monkeypatch.setattr(judging, "known_reason", lambda candidate, problem, finding: "known: traced")
+    state = campaign(tmp_path, "impostor:zeros", regressions=((case, "forward"),), examples=8, minimise_budget=SMALL)
+    assert state.examples == 8
+    assert all(fault.key.known for fault in state.faults.values())
+    assert sum(fault.count for fault in state.faults.values()) >= 7
 
 
 def test_regressions_are_tried_first(tmp_path: Path) -> None:

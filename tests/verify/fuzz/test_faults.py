@@ -29,6 +29,13 @@ def test_two_cases_of_one_bug_have_one_key() -> None:
     assert first == second
 
 
+def test_a_known_deviation_is_another_fault_and_names_a_case_last() -> None:
+    wrong = [Finding(check=check, status=Status.NONFINITE, reasons=("out: NaN",)) for check in ("forward", "backward")]
+    first, last = fault_keys(wrong, lambda finding: finding.check == "forward")
+    assert (first.check, last.check, last.known) == ("backward", "forward", True)
+    assert not last.same_kind(fault_keys(wrong[:1])[0])
+
+
 def test_exceptions_are_told_apart_by_their_class() -> None:
     keys = [
         fault_keys([Finding(check="contract", status=Status.LAUNCH_ERROR, reasons=(reason,))])[0]
