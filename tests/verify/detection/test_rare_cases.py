@@ -47,6 +47,15 @@ def test_honest_candidates_pass(name: str) -> None:
     assert [(p.case.case_id, c, s) for p in bench for c, s in p.honest.items() if s.is_failure] == []
 
 
+@pytest.mark.parametrize(("name", "expected"), [("torch_math", 7), ("torch_flash", 4)])
+def test_torch_hides_what_a_bias_of_minus_infinity_hides(name: str, expected: int) -> None:
+    """Flash refuses gaps within a head vector, and says so in its contract; math takes them."""
+    pytest.importorskip("torch")
+    bench = list(prepare(load(name), CASES, DEFAULT))
+    assert len(bench) == expected
+    assert [(p.case.case_id, c, s) for p in bench for c, s in p.honest.items() if s.is_failure] == []
+
+
 def test_a_candidate_that_declares_neither_is_not_asked() -> None:
     plain = replace(
         load("numpy_tiled").contract.capabilities, layouts=frozenset({"bshd"}), features=frozenset({"bias"})
