@@ -104,7 +104,7 @@ def fuzz(**options: Any) -> None:
     multiple=True,
     help="Run this part; the others stay as OUT holds them, where the same sources made them. Repeatable.",
 )
-@click.option("--honest-checks", type=int, default=None, help="Honest case-checks; quick 800, full 100000.")
+@click.option("--honest-checks", type=int, default=None, help="Honest case-checks; quick 2000, full 100000.")
 @click.option("--fuzz", type=int, default=None, help="Mutants on which fuzzing is tried; quick 0, full 40.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the honest cases and of the fuzzing.")
 @click.option("--jobs", default=min(os.cpu_count() or 1, 16), show_default="cores, at most 16", help="Processes.")
@@ -137,12 +137,13 @@ def report(records: tuple[Path, ...], out: Path) -> None:
 
 
 @cli.command("list")
+@click.argument("section", required=False, type=click.Choice(["candidates", "checks", "recipes", "profiles"]))
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of tables.")
-def list_(as_json: bool) -> None:
-    """List candidates, checks, recipes and profiles."""
+def list_(section: str | None, as_json: bool) -> None:
+    """List candidates, checks, recipes and profiles, or one SECTION of them."""
     from verify.commands.listing import list_command
 
-    list_command(as_json=as_json)
+    list_command(section=section, as_json=as_json)
 
 
 @cli.command()

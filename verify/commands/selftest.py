@@ -53,7 +53,7 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(needed=0.85, honest_checks=800, rule_cases=0, rule_dtypes=(), fuzzed=0),
+    "quick": Effort(needed=0.85, honest_checks=2_000, rule_cases=0, rule_dtypes=(), fuzzed=0),
     "full": Effort(needed=0.97, honest_checks=100_000, rule_cases=24, rule_dtypes=("fp32", "bf16"), fuzzed=40),
 }
 
