@@ -13,6 +13,8 @@ from verify.dtypes import FloatFormat
 
 Float64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+SQUARES = (1e-250, 1e250)
+"""Sums of squares between these have lost nothing to underflow that counts, and have not overflowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,25 +93,35 @@ def error_metrics(got: Float64, expected: Float64, form: FloatFormat) -> ErrorMe
         ulps = np.divide(size, 2.0 * form.half_ulp(expected), out=np.zeros_like(size), where=nonzero)
         some = bool(nonzero.any())
         got_norm, expected_norm, error_norm = _norm(got), _norm(expected), _norm(error)
-        unit = expected / expected_norm if expected_norm else expected
         return ErrorMetrics(
             max_abs=largest,
             max_rel=float(relative.max()) if some else _ratio(largest, 0.0),
             rms=error_norm / math.sqrt(error.size),
             rel_l2=_ratio(error_norm, expected_norm),
-            gain=_gain(got, unit, expected_norm),
+            gain=_gain(got, expected, expected_norm),
             bias=float(error.mean()),
-            cosine=_cosine(got, unit, got_norm, expected_norm),
+            cosine=_cosine(got, expected, got_norm, expected_norm),
             max_ulp=float(ulps.max()) if some else _ratio(largest, 0.0),
         )
 
 
 def _norm(values: Float64) -> float:
     """Euclidean norm that neither overflows nor loses small values."""
+    square = float(values @ values)
+    if SQUARES[0] < square < SQUARES[1]:
+        return math.sqrt(square)
     peak = float(np.abs(values).max(initial=0.0))
     if peak == 0.0 or not math.isfinite(peak):
         return peak
     return peak * float(np.sqrt(np.square(values / peak).sum()))
+
+
+def _inner(left: Float64, right: Float64, left_norm: float, right_norm: float) -> float:
+    """Inner product of two vectors over both norms."""
+    scale = left_norm * right_norm
+    if SQUARES[0] < scale < SQUARES[1]:
+        return float(left @ right) / scale
+    return float((left / left_norm) @ (right / right_norm))
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -119,15 +131,15 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator
 
 
-def _gain(got: Float64, unit: Float64, expected_norm: float) -> float:
-    """Factor of `got` on `expected`, of which `unit` is the direction."""
+def _gain(got: Float64, expected: Float64, expected_norm: float) -> float:
+    """Least-squares factor of `got` on `expected`."""
     if expected_norm == 0.0:
         return 1.0 if not got.any() else math.inf
-    return float((got / expected_norm) @ unit)
+    return _inner(got, expected, expected_norm, expected_norm)
 
 
-def _cosine(got: Float64, unit: Float64, got_norm: float, expected_norm: float) -> float:
+def _cosine(got: Float64, expected: Float64, got_norm: float, expected_norm: float) -> float:
     """Cosine of the angle; two zero vectors agree (1), one zero vector does not (0)."""
     if got_norm == 0.0 or expected_norm == 0.0:
         return 1.0 if got_norm == expected_norm else 0.0
-    return float((got / got_norm) @ unit)
+    return _inner(got, expected, got_norm, expected_norm)
