@@ -140,6 +140,13 @@ def test_list_names_candidates_checks_and_recipes(tmp_path: Path) -> None:
     assert len(listed["recipes"]) >= 16
 
 
+def test_list_shows_one_section_and_says_why_a_candidate_is_absent(tmp_path: Path) -> None:
+    result = _verify("list", "candidates", cwd=tmp_path)
+    assert "numpy_tiled" in result.stdout
+    assert "recipes" not in result.stdout
+    assert "not available here" not in result.stdout or "pip install" in result.stdout or "CUDA" in result.stdout
+
+
 def test_doctor_says_what_is_there(tmp_path: Path) -> None:
     result = _verify("doctor", cwd=tmp_path)
     assert result.returncode == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from verify.candidates import builtin_names, load
@@ -13,20 +16,41 @@ from verify.commands.common import PROFILES, print_json
 from verify.recipes import describe
 
 
-def list_command(*, as_json: bool) -> None:
-    """Print candidates, checks, recipes and profiles."""
-    data = listing()
+def list_command(*, section: str | None, as_json: bool) -> None:
+    """Print candidates, checks, recipes and profiles, or one of these sections."""
+    data = {title: rows for title, rows in listing().items() if section in (None, title)}
     if as_json:
         print_json(data)
         return
     console = Console()
     for title, rows in data.items():
-        table = Table(title=title, title_justify="left", show_header=True)
-        for column in rows[0]:
-            table.add_column(column, no_wrap=column in ("name", "calls"))
-        for row in rows:
-            table.add_row(*(str(value) for value in row.values()))
-        console.print(table)
+        for heading, part in _candidate_parts(rows) if title == "candidates" else [(title, rows)]:
+            console.print(_table(heading, part))
+
+
+def _candidate_parts(rows: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What each candidate takes where it can run here, and why it cannot where it cannot."""
+    ready = [row for row in rows if row["available"] == "yes"]
+    takes = [
+        {
+            "name": row["name"],
+            "dtypes": row["dtypes"],
+            "computes": "forward, backward" if row["backward"] else "forward",
+            "features": row["features"],
+        }
+        for row in ready
+    ]
+    absent = [{"name": row["name"], "reason": row["available"]} for row in rows if row["available"] != "yes"]
+    yield from ((title, part) for title, part in (("candidates", takes), ("not available here", absent)) if part)
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, no_wrap=column in ("name", "calls"), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    return table
 
 
 def listing() -> dict[str, list[dict[str, Any]]]:
