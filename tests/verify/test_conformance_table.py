@@ -113,6 +113,14 @@ def test_declared_convention_is_shown_as_a_difference() -> None:
     assert f"- `jax_attention`, {BLIND_ROW}: Not documented." in page
 
 
+def test_declared_feature_without_a_judged_case_is_no_undeclared_one() -> None:
+    unsupported = [record(case_id, Status.UNSUPPORTED, candidate="jax_attention") for case_id in (CAPPED, HALF)]
+    lengths = record(PLAIN + ",lenk=3", Status.UNSUPPORTED, candidate="jax_attention")
+    page = conformance_page([record(PLAIN, Status.PASS, candidate="jax_attention"), *unsupported, lengths])
+    for row in ("| lengths | ? |", "| window | ? |", "| softcap | - |", "| fp16 | - |", "| paged | - |"):
+        assert row in page
+
+
 def test_no_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="records-"):
         conformance_table_command(journals=(), out=tmp_path / "page.md")

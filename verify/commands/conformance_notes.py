@@ -41,8 +41,7 @@ NOTES: Mapping[tuple[str, str], str] = {
         "Documented: in the pseudo-code of the specification (ScaledDotProductAttention-13) such a row is a softmax of "
         "-inf alone, which is NaN."
     ),
-    ("onnxruntime_gqa", "fp32"): _GQA_NAN,
-    ("onnxruntime_gqa", "causal"): _GQA_NAN,
+    **{("onnxruntime_gqa", feature): _GQA_NAN for feature in ("fp32", "causal", "gqa", "window")},
     ("onnxruntime_gqa", _BLIND): _GQA_BLIND,
     ("onnxruntime_gqa_fp16", _BLIND): _GQA_BLIND,
     ("onnxruntime_attention", "lengths"): (

@@ -7,7 +7,7 @@ first; a feature is right only where no failing case is left to explain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +85,7 @@ def conformance_page(records: Sequence[Record]) -> str:
     cells, deviations = {}, []
     for name in names:
         cells[name], found = judge_features(by_candidate[name])
+        cells[name] |= unshown(name, cells[name])
         if cells[name][BLIND_ROW] in ("undeclared", "not reached") and declares_blind_rows_otherwise(name):
             cells[name][BLIND_ROW] = "differs"
         deviations += found
@@ -135,6 +136,18 @@ def judge_features(records: Sequence[Record]) -> tuple[dict[str, str], list[Devi
             tried = any(record.verdict.status is not Status.UNSUPPORTED for record in seen)
             states[feature] = "not reached" if tried or not seen else "undeclared"
     return states, deviations
+
+
+def unshown(name: str, states: Mapping[str, str]) -> dict[str, str]:
+    """States of what no judged case shows: a candidate of this project says whether it declares the feature."""
+    if name not in builtin_names():
+        return {}
+    able = load(name).contract.capabilities
+    declared = {*able.dtypes, *able.features, *([EMPTY] if able.empty else []), *([] if able.required else [PLAIN])}
+    missing = [
+        feature for feature in ORDER if states[feature] in ("undeclared", "not reached") and feature != BLIND_ROW
+    ]
+    return {feature: "not reached" if feature in declared else "undeclared" for feature in missing}
 
 
 def declares_blind_rows_otherwise(name: str) -> bool:
