@@ -88,7 +88,7 @@ def choose_candidates(names: tuple[str, ...], console: Console, *, python: str |
         if reason is None:
             chosen.append(name)
         else:
-            console.print(f"{name}: left out, {reason}", soft_wrap=True, highlight=False)
+            console.print(f"{name}: left out, {reason}", soft_wrap=True, highlight=False, markup=False)
     return tuple(chosen)
 
 

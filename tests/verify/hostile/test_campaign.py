@@ -86,7 +86,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
         "XDG_CACHE_HOME": str(folder / "cache"),
         "PYTHONPATH": str(HERE.parents[2]),
     }
-    command = [sys.executable, "-m", "verify", "run", "--jobs", "1", "--timeout", "2", "--json", "--device", "cpu"]
+    command = [sys.executable, "-m", "verify", "run", "--jobs", "1", "--timeout", "4", "--json", "--device", "cpu"]
     command += ["--checks", "contract,forward", "--capture", str(folder / "two.npz"), "--out", str(folder / "out")]
     for name in EXPECTED:
         command += ["--candidate", f"{HERE / 'kernels' / name}.py::attention"]
