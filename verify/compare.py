@@ -126,8 +126,12 @@ def _bound_ratio(got: Float64, expected: Expected, finite: Bools) -> tuple[Float
     error = np.abs(got - expected.values)
     error[~finite] = 0.0
     ok = (error <= expected.bound) | ~finite
-    ratio = np.divide(error, expected.bound, out=np.zeros(error.shape), where=error != 0.0)
-    ratio[np.isnan(ratio)] = np.inf
+    if (expected.bound > 0).all():
+        ratio = error / expected.bound
+    else:
+        ratio = np.divide(error, expected.bound, out=np.zeros(error.shape), where=error != 0.0)
+    if np.isnan(ratio.max(initial=0.0)):
+        ratio[np.isnan(ratio)] = np.inf
     return ratio, ok
 
 

@@ -86,23 +86,29 @@ def error_metrics(got: Float64, expected: Float64, form: FloatFormat) -> ErrorMe
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         error = got - expected
         size, magnitude = np.abs(error), np.abs(expected)
-        largest = float(size.max())
-        nonzero = magnitude > 0
-        # Nothing is relative to a zero: only the absolute error tells of it.
-        relative = np.divide(size, magnitude, out=np.zeros_like(size), where=nonzero)
-        ulps = np.divide(size, 2.0 * form.half_ulp(expected), out=np.zeros_like(size), where=nonzero)
-        some = bool(nonzero.any())
+        max_rel, max_ulp = _largest_relative(size, magnitude, form)
         got_norm, expected_norm, error_norm = _norm(got), _norm(expected), _norm(error)
         return ErrorMetrics(
-            max_abs=largest,
-            max_rel=float(relative.max()) if some else _ratio(largest, 0.0),
+            max_abs=float(size.max()),
+            max_rel=max_rel,
             rms=error_norm / math.sqrt(error.size),
             rel_l2=_ratio(error_norm, expected_norm),
             gain=_gain(got, expected, expected_norm),
             bias=float(error.mean()),
             cosine=_cosine(got, expected, got_norm, expected_norm),
-            max_ulp=float(ulps.max()) if some else _ratio(largest, 0.0),
+            max_ulp=max_ulp,
         )
+
+
+def _largest_relative(size: Float64, magnitude: Float64, form: FloatFormat) -> tuple[float, float]:
+    """Largest error over |expected| and in ulp; nothing is relative to a zero, unless there is nothing else."""
+    nonzero = magnitude > 0
+    if not nonzero.all():
+        if not nonzero.any():
+            alone = _ratio(float(size.max()), 0.0)
+            return alone, alone
+        size, magnitude = size[nonzero], magnitude[nonzero]
+    return float((size / magnitude).max()), float((size / form.half_ulp(magnitude)).max()) / 2.0
 
 
 def _norm(values: Float64) -> float:
