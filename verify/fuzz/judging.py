@@ -147,7 +147,7 @@ def _costly_check(ticket: int) -> str:
 
 @cache
 def _costly_checks() -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Names and running sums of their shares. A check that cannot fail finds no fault; those that wait cost too much."""
+    """Names and running sums of their shares. One that cannot fail finds no fault; those that wait cost too much."""
     costly = [
         check
         for check in CHECKS.values()
