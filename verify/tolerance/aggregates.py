@@ -19,8 +19,9 @@ GAIN_LIMIT = 7.5
 """A self-normalised sum of independent symmetric terms obeys P(|t| > x) <= 2 exp(-x^2/2): 1.2e-12 at 7.5, whatever the
 variances (de la Pena, Lai, Shao, "Self-Normalized Processes", 2009, theorem 2.14)."""
 RMS_LIMIT = 1.25
-"""The predicted rms is that of log-uniform significands. With MIN_ELEMENTS elements its estimate scatters by
-1/sqrt(2 n) = 2 %; the significands of generic values move it by up to 10 % (measured, docs/tolerances.md)."""
+"""The predicted rms is that of log-uniform significands."""
+MISFIT = 1.1
+"""The significands of generic values move the rms by up to 10 % (measured, docs/tolerances.md)."""
 MIN_ELEMENTS = 1024
 GENERIC_RECIPES = ("normal", "outliers")
 """Recipes whose rows are independent and whose rounding errors are symmetric."""
@@ -87,6 +88,29 @@ def rms_ratio(error: Float64, bound: Bound) -> float:
     weight = weights(bound)
     judged = np.count_nonzero(weight)
     return float(np.sqrt((weight * error**2).sum() / judged)) if judged else 0.0
+
+
+def rms_score(error: Float64, bound: Bound) -> float:
+    """Whether the rows agree that the rms is beyond the predicted: > GAIN_LIMIT is a finding where `rms_ratio` is too.
+
+    Elements of a row may share one error (a rounded weight moves the whole row), so a row counts once, however long.
+
+    Returns
+    -------
+    float
+        t = sum_i x_i / sqrt(sum_i x_i^2), x_i = sum_c w_ic (error_ic^2) - MISFIT^2 n_i over a row. At most the root of
+        the number of rows: fewer than 57 cannot exceed the limit.
+
+    Notes
+    -----
+    The mean of x_i is negative for an honest kernel. exp(y - y^2/2) <= 1 + y for y >= 0, so a skew to the right, which
+    squares have, only lowers the tail of such a sum below exp(-t^2/2).
+    """
+    weight = weights(bound)
+    judged = np.count_nonzero(weight, axis=-1)
+    rows = ((weight * error**2).sum(axis=-1) - MISFIT**2 * judged).ravel()
+    norm = float(np.sqrt((rows**2).sum()))
+    return float(rows.sum()) / norm if norm > 0 else 0.0
 
 
 def key_score(error: Float64, probs: Float64, values: Float64, out: Float64, bound: Bound) -> Float64:

@@ -101,7 +101,7 @@ def _lse_terms(
         exponent = np.where(block.undetermined.any(axis=-1), np.inf, exponent)
     variance = {
         "exponent": U**2 * (errors.correlated * errors.inflation**2)[..., 0].astype(np.float64),
-        "accumulation": KAPPA_SQ * U**2 * count / 3.0,
+        "accumulation": KAPPA_SQ * U**2 * count / 3.0 * rows.repeated,
     }
     limit = worst.lse + (count + 2.0) * U * 1.01 + 2.0 * U * np.abs(maxima.log_sum) + final
     if rounding is not None and rounds.arithmetic.sum_rounded_probs:

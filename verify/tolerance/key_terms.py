@@ -11,6 +11,7 @@ from verify.dense import Float64
 from verify.dtypes import float_format
 from verify.tolerance.correlation import bin_factor, group_ratio
 from verify.tolerance.delta_errors import RowErrors
+from verify.tolerance.equal_addends import repeated_over_rows
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
 from verify.tolerance.operands import Operands, Scaled, magnitudes
@@ -134,7 +135,9 @@ def _summed(
     """
     half, group = 0.5 * (total + value), ops.group
     steps = rounds.steps(counts) + 2.0
-    variance["accumulation"] = KAPPA_SQ * U**2 * (steps / 3.0 * half**2 + 4.0 * value**2)
+    equal = repeated_over_rows(ops, weights, values.values)
+    repeats = 1.0 if equal is None else equal
+    variance["accumulation"] = KAPPA_SQ * U**2 * (steps / 3.0 * repeats * half**2 + 4.0 * value**2)
     if rounds.truncates:
         hard["truncation"] = rounds.step * steps * half
     else:

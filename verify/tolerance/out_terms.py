@@ -8,6 +8,7 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import FP32, float_format
+from verify.tolerance.equal_addends import repeated_over_keys
 from verify.tolerance.operands import Operands
 from verify.tolerance.probs_rounding import ProbsRounding
 from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real, Roundings, U
@@ -59,7 +60,10 @@ def _likely(ops: Operands, rounds: Roundings, inputs: OutInputs) -> tuple[dict[s
     half = _half(rows)
     grow = errors.inflation
     steps = (count + tiles + 2.0) / 3.0
-    accumulate = KAPPA_SQ * U**2 * (steps * (half**2 + rows.out_abs**2) + 4.0 * rows.out_abs**2)
+    repeats = repeated_over_keys(ops, rows.weights, ops.v.values)
+    apart = half**2 if repeats is None else repeats * half**2
+    together = rows.repeated[..., None] * rows.out_abs**2
+    accumulate = KAPPA_SQ * U**2 * (steps * (apart + together) + 4.0 * rows.out_abs**2)
     hard: dict[str, Real] = {"exponent": U * errors.hard * grow}
     variance: dict[str, Real] = {
         "exponent": (U * errors.deviation * grow) ** 2,

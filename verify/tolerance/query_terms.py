@@ -10,6 +10,7 @@ import numpy as np
 from verify.dense import Float64
 from verify.dtypes import float_format
 from verify.tolerance.delta_errors import RowErrors
+from verify.tolerance.equal_addends import repeated_over_keys
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
@@ -51,11 +52,13 @@ def query_terms(
     independent = errors.independent if forward.key_ratio is None else errors.independent * forward.key_ratio
     count = maxima.visible[..., None]
     steps = rounds.steps(count) + rounds.tiles_k + 2.0
+    equal = repeated_over_keys(ops, errors.dscores_sloped, keys.values)
+    repeats = 1.0 if equal is None else equal
     variance = {
         "dscores": U**2 * ops.onto_rows(independent, keys.square),
         "delta": U**2 * (grown**2 * rows.delta_variance[..., None]) * mean_keys**2,
         "lse": U**2 * grown**2 * rows.lse_variance[..., None] * value**2,
-        "accumulation": KAPPA_SQ * U**2 * (steps / 3.0 * half**2 + 4.0 * value**2),
+        "accumulation": KAPPA_SQ * U**2 * (steps / 3.0 * repeats * half**2 + 4.0 * value**2),
     }
     hard = {
         "dscores": U * ops.onto_rows(errors.hard, keys.magnitude),

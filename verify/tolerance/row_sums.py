@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify.tolerance.correlation import group_ratio
+from verify.tolerance.equal_addends import INDEPENDENT, repeated_weights
 from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import Real
 from verify.tolerance.scores import RowMaxima, ScoreBlock
@@ -36,6 +37,8 @@ class RowSums:
     """(heads, rows); 0 without sink."""
     sink_gap: Real
     key_ratio: Real | None
+    repeated: Real
+    """(heads, rows): factor on the variance of the row sum, for weights that repeat."""
 
     @staticmethod
     def of(ops: Operands, block: ScoreBlock, maxima: RowMaxima) -> RowSums:
@@ -68,6 +71,7 @@ class RowSums:
             sink_probs=sink_probs,
             sink_gap=sink_gap,
             key_ratio=_key_ratio(ops, block),
+            repeated=_repeated(block),
         )
 
 
@@ -85,6 +89,14 @@ def _sink_column(ops: Operands, maxima: RowMaxima) -> tuple[Real, Real]:
         return none, none
     probs = np.where(maxima.alive, np.exp(np.minimum(ops.sink[:, None] - maxima.lse, 0.0)), 0.0)
     return probs.astype(np.float32), np.maximum(maxima.peak - ops.sink[:, None], 0.0).astype(np.float32)
+
+
+def _repeated(block: ScoreBlock) -> Real:
+    if block.probs.shape[-1] <= INDEPENDENT:
+        return np.ones((1, 1), dtype=np.float32)
+    # A weight of exactly 1 is a multiple of every step of a row sum below 2^24: it rounds nothing.
+    below_the_top = np.where(block.gap > 0, block.probs, np.float32(0))
+    return repeated_weights(below_the_top)
 
 
 def _key_ratio(ops: Operands, block: ScoreBlock) -> Real | None:

@@ -46,7 +46,18 @@ def test_scores_in_low_precision_raise_the_rms() -> None:
     p = problem(seqlen_q=96, seqlen_k=96, nheads=4)
     accurate = judge(p, normal_arrays(p))
     lost = judge(p, normal_arrays(p), scores_dtype="bf16")
-    assert aggregates.rms_ratio(_signed(lost, "out"), accurate.bounds["out"]) > aggregates.RMS_LIMIT
+    error = _signed(lost, "out")
+    assert aggregates.rms_ratio(error, accurate.bounds["out"]) > aggregates.RMS_LIMIT
+    assert aggregates.rms_score(error, accurate.bounds["out"]) > aggregates.GAIN_LIMIT
+
+
+def test_a_row_counts_once_however_many_channels_share_its_error() -> None:
+    p = problem(seqlen_q=16, seqlen_k=96, nheads=1, head_dim=80)
+    judged = judge(p, normal_arrays(p))
+    bound = judged.bounds["out"]
+    shared = np.sqrt(1 / aggregates.weights(bound)) * 3.0
+    assert aggregates.rms_ratio(shared, bound) > aggregates.RMS_LIMIT
+    assert aggregates.rms_score(shared, bound) <= 4.0
 
 
 def test_systematic_error_that_the_contract_permits_is_no_gain() -> None:
