@@ -8,6 +8,7 @@ import pytest
 
 from tests.meta.running import HONEST, Faulty, Outputs, case_of, finding_of
 from verify.candidate import Call
+from verify.case import Case
 from verify.verdict import Status
 
 NAME = "aggregate"
@@ -39,3 +40,34 @@ def test_truncated_outputs_are_rejected_by_name_though_every_element_is_within_i
 def test_fp32_and_few_elements_are_not_judged() -> None:
     assert finding_of(NAME, "numpy_tiled", case_of(**(LARGE | {"dtype": "fp32"}))).status is Status.UNSUPPORTED
     assert finding_of(NAME, "numpy_tiled", case_of(seqlen_q=2, seqlen_k=2, dtype="bf16")).status is Status.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("candidate", "case_id"),
+    [
+        pytest.param(
+            "numpy_tiled:split",
+            "attn1:b=2,sq=2,sk=150,h=4,hkv=2,d=80,dtype=fp16,scale=0.7,pattern=block_sparse,keep=0.3,block=8x32,"
+            "lenk=150+17,recipe=normal,seed=667",
+            id="sixteen rows of one error each",
+        ),
+        pytest.param(
+            "numpy_tiled:eager",
+            "attn1:b=3,sq=1,sk=142,h=3,d=128,dtype=bf16,lenk=142+15+129,recipe=logits:max=8.0,seed=2",
+            id="keys that share the error of a query",
+        ),
+        pytest.param(
+            "numpy_tiled:fast_exp",
+            "attn1:b=3,sq=129,sk=3,h=3,d=80,dv=40,dtype=fp16,causal=1,align=top_left,bias=additive,dropout=0.25,"
+            "lenk=2+2+3,page=64,layout=sliced,recipe=normal:std=3.0,seed=21003456",
+            id="exp of the maximum rounded away",
+        ),
+        pytest.param(
+            "numpy_tiled:fast_exp",
+            "attn1:b=3,sq=30,sk=3,h=3,d=80,dv=40,dtype=fp16,recipe=normal:std=3.0,seed=21003456",
+            id="rows that one key decides",
+        ),
+    ],
+)
+def test_honest_kernels_that_fuzzing_once_accused_pass(candidate: str, case_id: str) -> None:
+    assert not finding_of(NAME, candidate, Case.parse(case_id)).status.is_failure

@@ -5,7 +5,10 @@ Pure functions of error, reference and bound. Only for low-precision outputs of 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from verify.case import Recipe
 from verify.contract import Arithmetic
@@ -45,6 +48,29 @@ def applicable(problem: AttentionProblem, recipe: Recipe, arithmetic: Arithmetic
     return low and (recipe.name in GENERIC_RECIPES or spread) and min(sizes) >= MIN_ELEMENTS
 
 
+def rows_are_independent(problem: AttentionProblem, arithmetic: Arithmetic, tensor: str) -> bool:
+    """Whether the rows of an output err apart from each other, as the scores of both statistics take it.
+
+    An error of a query's normaliser reaches the rows of all keys in dk and dv. With fp32 scores it is far below the
+    roundings of a single weight; with scores in a short format it is not. Few queries say too little as well.
+    """
+    if tensor in ("out", "dq"):
+        return True
+    short = float_format(arithmetic.scores_dtype).unit_roundoff > U or arithmetic.scale_on != "scores"
+    return not short and problem.total_q * problem.nheads >= GAIN_LIMIT**2
+
+
+def beyond_rounding(got: NDArray[Any], reference: Float64) -> Float64:
+    """got - reference rounded to its format: what is left of the error once the output rounding is taken for known.
+
+    Where one key decides a row, out is that row of V but for less than half an ulp: the rounding to V then follows the
+    sign of V. It is no bias of the kernel, so the gain must not see it. 0 where the rounded reference is infinite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        left = got.astype(np.float64) - reference.astype(got.dtype).astype(np.float64)
+    return np.where(np.isfinite(left), left, 0.0)
+
+
 def weights(bound: Bound) -> Float64:
     """1 / (variance of the error that the bound predicts), 0 where the output is exact or not checkable.
 
@@ -62,7 +88,7 @@ def gain_score(error: Float64, reference: Float64, bound: Bound) -> float:
     Parameters
     ----------
     error, reference : fp64, logical shape (..., dim)
-        got - reference, and the reference; both finite.
+        `beyond_rounding` of the result, and the reference; both finite.
     bound : Bound
         The element bounds of this output.
 

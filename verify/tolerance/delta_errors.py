@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify.dense import Float64
+from verify.dtypes import float_format
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.operands import Operands, Scaled
+from verify.tolerance.probs_rounding import rounding_bound
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 
@@ -165,7 +167,18 @@ def _delta_errors(
         exponent = (block.probs * np.expm1(np.minimum(block.worst, 80.0)) * np.abs(product.dprobs)).sum(axis=-1)
         worst = worst + dot_worst + exponent + forward.lse_worst * products_abs / unit
         hard = hard + (block.probs * block.hard * np.abs(product.dprobs)).sum(axis=-1)
+        if rounds.u_dprobs:
+            rounded = block.probs * stored_dprobs(ops, rounds, product)
+            variance = variance + KAPPA_SQ * (rounded * rounded).sum(axis=-1)
+            worst = worst + U * rounded.sum(axis=-1)
     return variance, hard, worst
+
+
+def stored_dprobs(ops: Operands, rounds: Roundings, product: Products) -> Real:
+    """Bound on the rounding of a stored dP, in units of U and of the products."""
+    form = float_format(rounds.arithmetic.dprobs_dtype)
+    computed = np.abs(product.dprobs) + np.float32(rounds.dprobs_growth) * product.magnitude
+    return rounding_bound(computed, form, form.half_subnormal / product.unit * ops.dropout_factor)
 
 
 def _finite(values: Float64) -> Float64:

@@ -12,7 +12,7 @@ import numpy as np
 
 from verify.dtypes import FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor
-from verify.tolerance.delta_errors import Products, RowErrors
+from verify.tolerance.delta_errors import Products, RowErrors, stored_dprobs
 from verify.tolerance.gradient_terms import as_rows
 from verify.tolerance.operands import Operands
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
@@ -90,9 +90,7 @@ def gradient_errors(
     variance_dprobs: Real = half * half * np.float32(rounds.dprobs_steps / 3.0)
     variance_dprobs += (centred_sq + product.dlse * product.dlse) * np.float32(3.0)
     if rounds.u_dprobs:
-        form = float_format(rounds.arithmetic.dprobs_dtype)
-        computed = np.abs(product.dprobs) + np.float32(rounds.dprobs_growth) * product.magnitude
-        raw = rounding_bound(computed, form, form.half_subnormal / product.unit * ops.dropout_factor)
+        raw = stored_dprobs(ops, rounds, product)
         variance_dprobs += raw * raw
     variance_dprobs *= np.float32(KAPPA_SQ)
     exponent_part = block.variance if block.shared_variance is None else block.variance + block.shared_variance

@@ -82,6 +82,10 @@ def _likely(ops: Operands, rounds: Roundings, inputs: OutInputs) -> tuple[dict[s
         underflow = rounds.out.half_subnormal * ops.dropout_factor / ops.v.unit
         once = KAPPA_SQ * (rounds.out.unit_roundoff * half) ** 2 + underflow**2
         variance["rounded per tile"] = coherent(tiles) * once
+    if inputs.rounding is not None and not (rounds.arithmetic.argmax_exact or rounds.arithmetic.sum_rounded_probs):
+        # exp(0) = 1 + e becomes 1 where P is rounded and stays 1 + e in the row sum: e no longer cancels.
+        top = np.where(inputs.block.gap > 0, np.float32(0), rows.weights)
+        hard["exp of the maximum"] = 2.0 * U * rounds.arithmetic.exp_ulp * ops.onto_rows(top, ops.v.magnitude)
     if inputs.rounding is not None:
         variance["probs rounding"] = U**2 * _rounding_onto_values(ops, rounds, inputs, inputs.rounding) * grow**2
     return hard, variance

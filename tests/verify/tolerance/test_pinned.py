@@ -13,6 +13,10 @@ from verify.oracle import reference_outputs
 from verify.tolerance import derive_bounds
 
 PINNED = {
+    "delta sums the stored, rounded dP": (
+        "eager",
+        ("attn1:b=1,sq=1,sk=3,h=14,hkv=2,d=8,dtype=fp16,sink=1,lenk=3,layout=bhsd,recipe=subnormal,seed=98070"),
+    ),
     "P is rounded before it meets dP - delta": (
         "rounded_ds",
         "attn1:b=1,sq=33,sk=65,h=2,d=80,dtype=fp16,recipe=logits:max=100.0,seed=6",
