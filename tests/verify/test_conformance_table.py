@@ -10,6 +10,7 @@ from verify.case import Case, features
 from verify.commands.conformance_table import (
     BLIND_ROW,
     EMPTY,
+    SPECIAL,
     case_features,
     conformance_page,
     conformance_table_command,
@@ -27,9 +28,12 @@ BLIND = "attn1:b=1,sq=4,sk=2,h=1,d=8,dtype=fp32,causal=1"
 HALF = "attn1:b=1,sq=4,sk=4,h=1,d=8,dtype=fp16"
 
 
-def record(case_id: str, status: Status, *, candidate: str = "numpy_tiled") -> Record:
+def record(
+    case_id: str, status: Status, *, candidate: str = "numpy_tiled", special: Status = Status.UNSUPPORTED
+) -> Record:
     case = Case.parse(case_id)
     finding = Finding(check="forward", status=status, reasons=(f"reason of {case_id}",))
+    hidden = Finding(check="special_values", status=special, reasons=("nan in q: lost",))
     return Record(
         run_id="r",
         started_at="2026-01-01T00:00:00.000+00:00",
@@ -41,7 +45,7 @@ def record(case_id: str, status: Status, *, candidate: str = "numpy_tiled") -> R
         source_hash="0" * 12,
         environment=Environment(python="3.11", platform="linux"),
         route=None,
-        verdict=Verdict.of((finding,)),
+        verdict=Verdict.of((finding, hidden)),
     )
 
 
@@ -57,6 +61,13 @@ def test_failure_belongs_to_the_feature_that_always_fails() -> None:
 def test_row_without_keys_is_a_feature_of_its_own() -> None:
     found = states((CAUSAL, Status.PASS), (BLIND, Status.NONFINITE))
     assert (found[BLIND_ROW], found["causal"]) == ("deviates", "pass")
+
+
+def test_a_lost_nan_is_a_deviation_of_its_own_and_of_no_feature() -> None:
+    records = [record(text, Status.PASS, special=Status.NONFINITE) for text in (PLAIN, CAUSAL)]
+    found, (deviation,) = judge_features(records)
+    assert (found[SPECIAL], found["causal"], found["fp32"]) == ("deviates", "pass", "pass")
+    assert (deviation.feature, deviation.cases, deviation.reason) == (SPECIAL, 2, "nan in q: lost")
 
 
 def test_dtype_explains_what_fails_everywhere_in_it() -> None:

@@ -7,7 +7,7 @@ first; a feature is right only where no failing case is left to explain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +23,12 @@ from verify.journal import read_records
 from verify.oracle import reference_outputs
 from verify.problem import AttentionProblem
 from verify.record import Record
-from verify.verdict import Status
+from verify.verdict import Finding, Status, Verdict
 
 BLIND_ROW, EMPTY, PLAIN = "row that sees no key", "empty sequence", "plain"
-ORDER = ("fp32", "fp16", "bf16", PLAIN, *sorted(OPTIONAL_FEATURES), BLIND_ROW, EMPTY)
+SPECIAL, SPECIAL_CHECK = "NaN and infinities", "special_values"
+"""Put into a case by one check, whatever its features: a row of their own."""
+ORDER = ("fp32", "fp16", "bf16", PLAIN, *sorted(OPTIONAL_FEATURES), BLIND_ROW, EMPTY, SPECIAL)
 """Rows of the table. Layouts are left out: they belong to the adapter of a library that takes contiguous arrays."""
 MARKS = {
     "differs": "differs",
@@ -55,6 +57,34 @@ class Deviation:
     smallest: str
     """Case id of the one with the fewest scores."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """What some findings of a record say about some features."""
+
+    features: frozenset[str]
+    record: Record
+    findings: tuple[Finding, ...]
+
+    @property
+    def status(self) -> Status:
+        return Verdict.of(self.findings).status if self.findings else Status.UNSUPPORTED
+
+    @property
+    def reason(self) -> str:
+        return next((r for f in self.findings if f.status.is_failure for r in f.reasons), "")
+
+
+def _parts(record: Record) -> Iterator[_Judged]:
+    """A record by what it tells: about the features of its case, and about NaN and infinities."""
+    findings = record.verdict.findings
+    usual = tuple(finding for finding in findings if finding.check != SPECIAL_CHECK)
+    special = tuple(finding for finding in findings if finding.check == SPECIAL_CHECK)
+    yield _Judged(features=case_features(record.case_id), record=record, findings=usual)
+    # A candidate that refuses or dies does so here too: that is said above.
+    if special and not any(finding.status.is_failure for finding in usual):
+        yield _Judged(features=frozenset({SPECIAL}), record=record, findings=special)
 
 
 def conformance_table_command(*, journals: tuple[Path, ...], out: Path) -> None:
@@ -120,20 +150,20 @@ def conformance_page(records: Sequence[Record]) -> str:
 
 def judge_features(records: Sequence[Record]) -> tuple[dict[str, str], list[Deviation]]:
     """(feature -> state, deviations) of one candidate."""
-    judged = [(case_features(record.case_id), record) for record in records]
-    failing = [(names, record) for names, record in judged if record.verdict.status.is_failure]
-    right = Counter(name for names, record in judged if _is_right(record) for name in names)
+    judged = [part for record in records for part in _parts(record)]
+    failing = [part for part in judged if part.status.is_failure]
+    right = Counter(name for part in judged if _is_right(part.status) for name in part.features)
     deviations = _explained(failing, right)
     states = {}
     for feature in ORDER:
         mine = next((deviation for deviation in deviations if deviation.feature == feature), None)
-        seen = [record for names, record in judged if feature in names]
+        seen = [part for part in judged if feature in part.features]
         if mine is not None:
             states[feature] = "refuses" if mine.status is Status.REFUSED else "deviates"
         elif right[feature]:
             states[feature] = "pass"
         else:
-            tried = any(record.verdict.status is not Status.UNSUPPORTED for record in seen)
+            tried = any(part.status is not Status.UNSUPPORTED for part in seen)
             states[feature] = "not reached" if tried or not seen else "undeclared"
     return states, deviations
 
@@ -144,9 +174,9 @@ def unshown(name: str, states: Mapping[str, str]) -> dict[str, str]:
         return {}
     able = load(name).contract.capabilities
     declared = {*able.dtypes, *able.features, *([EMPTY] if able.empty else []), *([] if able.required else [PLAIN])}
-    missing = [
-        feature for feature in ORDER if states[feature] in ("undeclared", "not reached") and feature != BLIND_ROW
-    ]
+    of_the_data = (BLIND_ROW, SPECIAL)
+    open_ones = ("undeclared", "not reached")
+    missing = [feature for feature in ORDER if states[feature] in open_ones and feature not in of_the_data]
     return {feature: "not reached" if feature in declared else "undeclared" for feature in missing}
 
 
@@ -177,30 +207,29 @@ def _has_blind_row(case: Case) -> bool:
     return bool(np.isneginf(lse).any())
 
 
-def _is_right(record: Record) -> bool:
-    return record.verdict.status in (Status.PASS, Status.POWERLESS)
+def _is_right(status: Status) -> bool:
+    return status in (Status.PASS, Status.POWERLESS)
 
 
-def _explained(failing: list[tuple[frozenset[str], Record]], right: Counter[str]) -> list[Deviation]:
+def _explained(failing: list[_Judged], right: Counter[str]) -> list[Deviation]:
     deviations = []
     while failing:
-        wrong = Counter(name for names, _ in failing for name in names)
+        wrong = Counter(name for part in failing for name in part.features)
         # Share of wrong cases first, then their number; the order of the table breaks ties the same way every time.
         feature = max(reversed(ORDER), key=lambda name: (wrong[name] / (wrong[name] + right[name] or 1), wrong[name]))
-        mine = [record for names, record in failing if feature in names]
-        smallest = min(mine, key=lambda record: (_scores(record.case_id), record.case_id))
-        reasons = [r for f in smallest.verdict.findings if f.status.is_failure for r in f.reasons]
+        mine = [part for part in failing if feature in part.features]
+        smallest = min(mine, key=lambda part: (_scores(part.record.case_id), part.record.case_id))
         deviations.append(
             Deviation(
-                candidate=smallest.candidate,
+                candidate=smallest.record.candidate,
                 feature=feature,
-                status=smallest.verdict.status,
+                status=smallest.status,
                 cases=len(mine),
-                smallest=smallest.case_id,
-                reason=reasons[0] if reasons else "",
+                smallest=smallest.record.case_id,
+                reason=smallest.reason,
             )
         )
-        failing = [(names, record) for names, record in failing if feature not in names]
+        failing = [part for part in failing if feature not in part.features]
     return deviations
 
 
