@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,25 +20,18 @@ from verify.candidates.torch_device import gpu_missing, on_torch_streams, to_dev
 from verify.contract import Arithmetic, Capabilities, Contract
 
 _FORWARD = frozenset({"out", "lse"})
-_FA2 = fused_contract(
+_PREFILL = partial(
+    fused_contract,
     frozenset({"causal", "softcap", "gqa"}),
     outputs=_FORWARD,
     max_head_dim=128,
     head_dim_multiple=64,
     deterministic=True,
     fully_masked_rows=False,
-    tile_k=16,
-    sum_rounded_probs=True,
 )
+_FA2 = _PREFILL(tile_k=16, sum_rounded_probs=True)
 """prefill.cuh: the row sum is a tensor-core product of the converted P (m16k16_rowsum_f16f16f32)."""
-_FA3 = fused_contract(
-    frozenset({"causal", "softcap", "gqa"}),
-    outputs=_FORWARD,
-    max_head_dim=128,
-    head_dim_multiple=64,
-    deterministic=True,
-    fully_masked_rows=False,
-)
+_FA3 = _PREFILL()
 """hopper/attention_updater.cuh: the row sum is taken in fp32 before P is converted."""
 # log2 and lse in base 2 are rounded before the conversion: counted with the logarithm.
 PREFILL = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
-from verify.candidates.masks import keep_mask
+from verify.candidates.masks import MASKED, keep_mask
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.problem import Window
 
@@ -38,19 +38,7 @@ def _arithmetic(storage: str) -> Arithmetic:
 
 CONTRACT = Contract(
     capabilities=Capabilities(
-        features=frozenset(
-            {
-                "causal",
-                "causal_topleft",
-                "window",
-                "boolean",
-                "block_sparse",
-                "bias",
-                "bias_minus_infinity",
-                "gqa",
-                "lengths",
-            }
-        ),
+        features=MASKED | {"gqa", "lengths"},
         max_head_dim=512,
         outputs=frozenset({"out", "lse", "dq", "dk", "dv"}),
         # Under jit XLA has no F16_F16_F32 dot on the CPU (jax 0.10); the library falls back only outside jit.

@@ -11,6 +11,8 @@ from verify.candidate import Array, Call
 from verify.problem import AttentionProblem
 
 Keep = NDArray[np.bool_]
+MASKED = frozenset({"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "bias_minus_infinity"})
+"""Features of a library that takes one dense mask or bias, which this module makes of all of them."""
 
 
 def diagonal_offset(p: AttentionProblem) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
-from verify.candidates.masks import heads_first_copy, keep_mask
+from verify.candidates.masks import MASKED, heads_first_copy, keep_mask
 from verify.contract import Arithmetic, Capabilities, Contract
 from verify.dtypes import BF16, STORAGE_DTYPES
 
@@ -37,19 +37,7 @@ def _arithmetic(storage: str) -> Arithmetic:
 
 CONTRACT = Contract(
     capabilities=Capabilities(
-        features=frozenset(
-            {
-                "causal",
-                "causal_topleft",
-                "window",
-                "boolean",
-                "block_sparse",
-                "bias",
-                "bias_minus_infinity",
-                "gqa",
-                "dv",
-            }
-        ),
+        features=MASKED | {"gqa", "dv"},
         max_head_dim=512,
         outputs=frozenset({"out", "dq", "dk", "dv"}),
         # Hidden scores become the lowest finite number: a row that sees no key gets the mean of V.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
-from verify.candidates.masks import heads_first_copy, keep_mask
+from verify.candidates.masks import MASKED, heads_first_copy, keep_mask
 from verify.contract import Arithmetic, Capabilities, Contract
 
 OPSET = 24
@@ -38,21 +38,7 @@ def _arithmetic(storage: str) -> Arithmetic:
 CONTRACT = Contract(
     capabilities=Capabilities(
         dtypes=frozenset({"fp32", "fp16"}),
-        features=frozenset(
-            {
-                "causal",
-                "causal_topleft",
-                "window",
-                "boolean",
-                "block_sparse",
-                "bias",
-                "bias_minus_infinity",
-                "softcap",
-                "gqa",
-                "lengths",
-                "dv",
-            }
-        ),
+        features=MASKED | {"softcap", "gqa", "lengths", "dv"},
         max_head_dim=512,
         backward=False,
         outputs=frozenset({"out"}),

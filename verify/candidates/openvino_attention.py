@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from verify.candidate import Array, Call, RefusedError, Reply, Route, contiguous
-from verify.candidates.masks import heads_first_copy, keep_mask
+from verify.candidates.masks import MASKED, heads_first_copy, keep_mask
 from verify.contract import Arithmetic, Capabilities, Contract
 
 CONTRACT = Contract(
     capabilities=Capabilities(
         dtypes=frozenset({"fp32"}),
-        features=frozenset(
-            {"causal", "causal_topleft", "window", "boolean", "block_sparse", "bias", "bias_minus_infinity", "dv"}
-        ),
+        features=MASKED | {"dv"},
         max_head_dim=512,
         backward=False,
         outputs=frozenset({"out"}),

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 
 from verify.candidates import load
-from verify.case import Case
 from verify.detection.bench import FalseAlarm
 from verify.detection.questions import Question, questions
 from verify.errors import require
@@ -190,10 +189,11 @@ def answer(judge: Judge, question: Question) -> Answer:
     judge.options = replace(judge.options, checks=question.checks)
     records = list(judge.judge(question.case))
     judged = list(_judged(records))
-    traced = [(record, finding, _known(record, finding)) for record, finding in judged if finding.status.is_failure]
+    problem = question.case.problem
+    traced = [(r, f, known_reason(r.candidate, problem, f)) for r, f in judged if f.status.is_failure]
     return Answer(
         source=question.source,
-        by_place=Counter((r.candidate, question.case.problem.dtype, f.check) for r, f in judged),
+        by_place=Counter((r.candidate, problem.dtype, f.check) for r, f in judged),
         seconds={record.candidate: record.timing.checks_ms / 1e3 for record in records},
         alarms=tuple(_alarm(r, f, "; ".join(f.reasons)) for r, f, reason in traced if reason is None),
         known=tuple(_alarm(r, f, reason) for r, f, reason in traced if reason is not None),
@@ -205,10 +205,6 @@ def _judged(records: list[Record]) -> Iterator[tuple[Record, Finding]]:
         for finding in record.verdict.findings:
             if finding.status not in (Status.UNSUPPORTED, Status.POWERLESS):
                 yield record, finding
-
-
-def _known(record: Record, finding: Finding) -> str | None:
-    return known_reason(record.candidate, Case.parse(record.case_id).problem, finding)
 
 
 def _alarm(record: Record, finding: Finding, reason: str) -> FalseAlarm:

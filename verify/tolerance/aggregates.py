@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from verify.case import Recipe
 from verify.contract import Arithmetic
 from verify.dense import Float64
-from verify.dtypes import float_format
 from verify.problem import AttentionProblem
 from verify.tolerance.bound import Bound
-from verify.tolerance.roundings import U
+from verify.tolerance.roundings import is_short
 
 GAIN_LIMIT = 7.5
 """A self-normalised sum of independent symmetric terms obeys P(|t| > x) <= 2 exp(-x^2/2): 1.2e-12 at 7.5, whatever the
@@ -39,7 +38,7 @@ def applicable(problem: AttentionProblem, recipe: Recipe, arithmetic: Arithmetic
     the errors that the contract permits to be systematic (scale constant, exponential) dominate.
     """
     formats = (arithmetic.out_dtype or problem.dtype, arithmetic.grad_dtype or problem.dtype)
-    low = all(float_format(name).unit_roundoff > U for name in formats)
+    low = all(map(is_short, formats))
     spread = recipe.name == "logits" and float(recipe.get("max", np.inf)) <= GENERIC_LOGITS
     sizes = (
         problem.total_q * problem.nheads * min(problem.head_dim, problem.head_dim_v),
@@ -56,7 +55,7 @@ def rows_are_independent(problem: AttentionProblem, arithmetic: Arithmetic, tens
     """
     if tensor in ("out", "dq"):
         return True
-    short = float_format(arithmetic.scores_dtype).unit_roundoff > U or arithmetic.scale_on != "scores"
+    short = is_short(arithmetic.scores_dtype) or arithmetic.scale_on != "scores"
     return not short and problem.total_q * problem.nheads >= GAIN_LIMIT**2
 
 

@@ -18,7 +18,6 @@ from verify.tolerance.roundings import KAPPA_SQ, SAFETY, Real, Roundings, U
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent, exponent_errors, worst_exponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-from verify.tolerance.swallowed import swallowed_weights
 from verify.tolerance.terms import Terms, somewhere_hidden
 
 WEIGHTWISE = ("exponent", "probs rounding")
@@ -111,5 +110,5 @@ def _lse_terms(
         limit = np.where(block.uncheckable.any(axis=-1), np.inf, limit)
     hard = {"exponent": exponent.astype(np.float64), "final roundings": final}
     if not rounds.truncates:
-        hard["swallowed"] = swallowed_weights(block.probs).astype(np.float64)
+        hard["swallowed"] = rows.swallowed.astype(np.float64)
     return Terms(hard=hard, variance=variance, worst=SAFETY * limit, unit=1.0, seen=somewhere_hidden(alive))

@@ -13,10 +13,10 @@ import numpy as np
 from verify.dtypes import FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor
 from verify.tolerance.delta_errors import Products, RowErrors, stored_dprobs
-from verify.tolerance.gradient_terms import as_rows
+from verify.tolerance.gradient_terms import as_rows, column_bin_factor
 from verify.tolerance.operands import Operands
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
-from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, Real, Roundings, U, inflation
+from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, Real, Roundings, U, inflation, is_short
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 
 
@@ -106,7 +106,7 @@ def gradient_errors(
         form = float_format(rounds.arithmetic.probs_normalised_dtype)
         stored = rounding_bound(probs, form, form.half_subnormal)
         unsloped = unsloped + rounding_variance(probs, stored, form) * centred_sq
-    if _narrow(rounds.arithmetic.probs_dscores_dtype):
+    if is_short(rounds.arithmetic.probs_dscores_dtype):
         form = float_format(rounds.arithmetic.probs_dscores_dtype)
         rounded = rounding_bound(probs, form, form.half_subnormal)
         factor = _equal_weights(ops, probs, form)
@@ -148,15 +148,9 @@ def gradient_errors(
     )
 
 
-def _narrow(name: str) -> bool:
-    return float_format(name).unit_roundoff > U
-
-
 def _equal_weights(ops: Operands, probs: Real, form: FloatFormat) -> Real:
     """Factor for weights that round alike, along the row for dq and down the column for dk: the larger of the two."""
-    by_key = np.ascontiguousarray(ops.stack(probs).swapaxes(1, 2))
-    down = bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(probs.shape)
-    return np.maximum(bin_factor(probs, probs, form), down)
+    return np.maximum(bin_factor(probs, probs, form), column_bin_factor(ops, probs, form))
 
 
 def _either(first: Real | None, second: Real) -> Real | None:
@@ -184,7 +178,7 @@ def _worst(
         form = float_format(rounds.arithmetic.probs_normalised_dtype)
         stored = np.float32(U) * rounding_bound(block.probs, form, form.half_subnormal)
         worst = worst + stored * product.centred_abs
-    if _narrow(rounds.arithmetic.probs_dscores_dtype):
+    if is_short(rounds.arithmetic.probs_dscores_dtype):
         form = float_format(rounds.arithmetic.probs_dscores_dtype)
         rounded = np.float32(U) * rounding_bound(block.probs * (1 + grown), form, form.half_subnormal)
         worst = worst + rounded * (product.centred_abs + inner)

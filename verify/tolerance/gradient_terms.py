@@ -6,6 +6,8 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
+from verify.tolerance.correlation import bin_factor
+from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Real
 from verify.tolerance.swallowed import coherent
 from verify.tolerance.terms import Terms
@@ -39,6 +41,12 @@ def repeated_worst(total: Real, form: FloatFormat, unit: float) -> Float64:
     """Largest error of one such rounding, in units."""
     worst: Float64 = form.unit_roundoff * total.astype(np.float64) + form.half_subnormal / unit
     return worst
+
+
+def column_bin_factor(ops: Operands, probs: Real, form: FloatFormat) -> Real:
+    """`bin_factor` of weights (heads, rows, keys) along the rows that meet one key, over the heads of a group."""
+    by_key = np.ascontiguousarray(ops.stack(probs).swapaxes(1, 2))
+    return bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(probs.shape)
 
 
 def underflow_floor(count: Float64, unit: float, scale: float) -> Float64:

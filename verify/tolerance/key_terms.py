@@ -9,11 +9,19 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import float_format
-from verify.tolerance.correlation import bin_factor, group_ratio
+from verify.tolerance.correlation import group_ratio
 from verify.tolerance.delta_errors import RowErrors
 from verify.tolerance.equal_addends import repeated_over_rows
 from verify.tolerance.gradient_errors import GradientErrors
-from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
+from verify.tolerance.gradient_terms import (
+    also,
+    as_rows,
+    column_bin_factor,
+    finish,
+    repeated_variance,
+    repeated_worst,
+    underflow_floor,
+)
 from verify.tolerance.operands import Operands, Scaled, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
@@ -185,9 +193,7 @@ def _backward_probs_rounding(ops: Operands, rounds: Roundings, block: ScoreBlock
     for name in names:
         form = float_format(name)
         one = rounding_bound(block.probs, form, form.half_subnormal)
-        by_key = np.ascontiguousarray(ops.stack(block.probs).swapaxes(1, 2))
-        factor = bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(block.probs.shape)
-        variance = rounding_variance(block.probs, one, form) * factor
+        variance = rounding_variance(block.probs, one, form) * column_bin_factor(ops, block.probs, form)
         bound = one if bound is None else bound + one
         spread = variance if spread is None else spread + variance
     return None if bound is None or spread is None else (bound, spread)

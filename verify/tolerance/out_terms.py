@@ -15,7 +15,7 @@ from verify.tolerance.roundings import FLUSH, KAPPA_SQ, SAFETY, TINY_WEIGHT, Rea
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
-from verify.tolerance.swallowed import coherent, swallowed_over_keys, swallowed_weights
+from verify.tolerance.swallowed import coherent, swallowed_over_keys
 from verify.tolerance.terms import Terms, somewhere_hidden, total
 
 
@@ -74,7 +74,7 @@ def _likely(ops: Operands, rounds: Roundings, inputs: OutInputs) -> tuple[dict[s
     else:
         lost = swallowed_over_keys(ops, rows.weights, ops.v.magnitude, rows.mean_abs, half)
         if lost is not None:
-            hard["swallowed"] = (lost + swallowed_weights(inputs.block.probs)[..., None] * rows.out_abs) * grow
+            hard["swallowed"] = (lost + rows.swallowed[..., None] * rows.out_abs) * grow
     if inputs.block.dropout is not None:
         hard["dropout scale"] = ops.dropout_scale_error * rows.out_abs
     if rounds.arithmetic.rounds_out_per_tile:

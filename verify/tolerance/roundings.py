@@ -49,6 +49,11 @@ DETERMINED = 25.0
 """Exponent errors beyond this leave the weight undetermined (e^25 = 7e10); squares of its factor still fit fp32."""
 
 
+def is_short(name: str) -> bool:
+    """Whether a format rounds more than the fp32 of the accumulators."""
+    return float_format(name).unit_roundoff > U
+
+
 def inflation(reach: Real) -> Real:
     """expm1(x)/x, 1 where x is small, constant beyond DETERMINED."""
     if reach.size and float(reach.max()) <= LINEAR:
@@ -170,8 +175,7 @@ def _joint_rescales(arithmetic: Arithmetic, rescales: int) -> float:
 
 def _extra_roundoff(name: str) -> float:
     """Unit roundoff of a format narrower than fp32; fp32 and wider add no rounding beyond those of the arithmetic."""
-    roundoff = float_format(name).unit_roundoff
-    return roundoff if roundoff > U else 0.0
+    return float_format(name).unit_roundoff if is_short(name) else 0.0
 
 
 def _tiles(length: int, tile: int) -> int:

@@ -11,6 +11,7 @@ from verify.tolerance.equal_addends import INDEPENDENT, repeated_weights
 from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import Real
 from verify.tolerance.scores import RowMaxima, ScoreBlock
+from verify.tolerance.swallowed import swallowed_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,6 +40,8 @@ class RowSums:
     key_ratio: Real | None
     repeated: Real
     """(heads, rows): factor on the variance of the row sum, for weights that repeat."""
+    swallowed: Real
+    """(heads, rows): what the row sum may lose of small weights."""
 
     @staticmethod
     def of(ops: Operands, block: ScoreBlock, maxima: RowMaxima) -> RowSums:
@@ -72,6 +75,7 @@ class RowSums:
             sink_gap=sink_gap,
             key_ratio=_key_ratio(ops, block),
             repeated=_repeated(block),
+            swallowed=swallowed_weights(block.probs),
         )
 
 
