@@ -12,14 +12,16 @@ from verify.dtypes import BF16
 from verify.problem import AttentionProblem
 from verify.verdict import Finding, Status
 
+Statuses = Mapping[str, Status | tuple[Status, ...]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownDeviation:
     """One traced deviation of one candidate."""
 
     candidate: str
-    findings: Mapping[str, Status]
-    """Check -> status of its finding; another status there is another fault."""
+    findings: Statuses
+    """Check -> status of its finding, or the statuses that it may have; another one there is another fault."""
     example: str
     """Case id that shows it in each of the checks."""
     applies: Callable[[AttentionProblem], bool]
@@ -27,12 +29,24 @@ class KnownDeviation:
     reason: str
     """What the library does, from which version on seen, and where it is written up."""
 
+    def statuses(self, check: str) -> tuple[Status, ...]:
+        """Statuses of that check's finding; none where the check does not see the deviation."""
+        known = self.findings.get(check, ())
+        return (known,) if isinstance(known, Status) else known
 
-_NAN_IN_PADDING = {
+
+_NAN_IN_PADDING: Statuses = {
     "forward": Status.NONFINITE,
     "poison": Status.OUT_OF_BOUNDS,
     "special_values": Status.NONFINITE,
+    "sequence": Status.NONFINITE,
+    "sensitivity": Status.NONFINITE,
+    "metamorphic": (Status.NUMERICAL, Status.NONFINITE),
+    "probes": (Status.NUMERICAL, Status.NONFINITE),
 }
+
+
+_NAN_IN_SUMS: Statuses = {"aggregate": Status.NUMERICAL}
 
 
 def _rounded_scale(problem: AttentionProblem) -> bool:
@@ -104,15 +118,18 @@ _ON_A_GPU = (
 
 KNOWN = (
     *_ON_A_GPU,
-    KnownDeviation(
-        candidate="torch_math",
-        findings={"forward": Status.NONFINITE},
-        example="attn1:b=1,sq=105,sk=0,h=2,d=61,dtype=fp16,recipe=low_logits:unscaled=60000.0,seed=129",
-        applies=lambda problem: problem.dtype == "fp16" and problem.seqlen_k == 0,
-        reason=(
-            "known: PyTorch 2.13 computes the zeros of empty keys as sum(q) * 0, and sum(q) overflows fp16 "
-            "(docs/findings.md)"
-        ),
+    *(
+        KnownDeviation(
+            candidate=name,
+            findings={"forward": Status.NONFINITE},
+            example="attn1:b=1,sq=105,sk=0,h=2,d=61,dtype=fp16,recipe=low_logits:unscaled=60000.0,seed=129",
+            applies=lambda problem: problem.dtype == "fp16" and problem.seqlen_k == 0,
+            reason=(
+                "known: PyTorch 2.13 computes the zeros of empty keys as sum(q) * 0, and sum(q) overflows fp16 "
+                "(docs/findings.md)"
+            ),
+        )
+        for name in ("torch_math", "torch_flash")
     ),
     KnownDeviation(
         candidate="torch_flash",
@@ -124,15 +141,21 @@ KNOWN = (
             "than vector lanes (docs/findings.md)"
         ),
     ),
-    KnownDeviation(
-        candidate="onnxruntime_attention",
-        findings=_NAN_IN_PADDING,
-        example="attn1:b=2,sq=1,sk=3,h=1,d=8,dtype=fp32,lenk=2+3,seed=1",
-        applies=lambda problem: problem.seqlens_k is not None,
-        reason=(
-            "known: ONNX Runtime 1.32 multiplies v beyond nonpad_kv_seqlen by a weight of 0: a NaN in the padding "
-            "reaches out (docs/findings.md)"
-        ),
+    *(
+        KnownDeviation(
+            candidate="onnxruntime_attention",
+            findings=findings,
+            example=example,
+            applies=lambda problem: problem.seqlens_k is not None,
+            reason=(
+                "known: ONNX Runtime 1.32 multiplies v beyond nonpad_kv_seqlen by a weight of 0: a NaN in the padding "
+                "reaches out (docs/findings.md)"
+            ),
+        )
+        for findings, example in (
+            (_NAN_IN_PADDING, "attn1:b=2,sq=1,sk=3,h=1,d=8,dtype=fp32,lenk=2+3,seed=1"),
+            (_NAN_IN_SUMS, "attn1:b=2,sq=8,sk=8,h=1,d=64,dtype=fp16,lenk=1+8,recipe=normal,seed=0"),
+        )
     ),
     KnownDeviation(
         candidate="onnxruntime_gqa",
@@ -146,7 +169,7 @@ KNOWN = (
     ),
     KnownDeviation(
         candidate="jax_attention",
-        findings=_NAN_IN_PADDING | {"backward": Status.NONFINITE},
+        findings={**_NAN_IN_PADDING, "backward": Status.NONFINITE},
         example="attn1:b=2,sq=1,sk=3,h=1,d=8,dtype=fp32,lenk=2+3,seed=1",
         applies=lambda problem: problem.seqlens_k is not None,
         reason=(
@@ -172,7 +195,7 @@ def known_reason(candidate: str, problem: AttentionProblem, finding: Finding) ->
     if not finding.status.is_failure:
         return None
     for entry in KNOWN:
-        same = entry.candidate == candidate and entry.findings.get(finding.check) is finding.status
+        same = entry.candidate == candidate and finding.status in entry.statuses(finding.check)
         if same and entry.applies(problem):
             return entry.reason
     return None

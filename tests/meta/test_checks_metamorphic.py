@@ -10,6 +10,7 @@ import pytest
 from tests.meta.running import HONEST, Fault, Faulty, Outputs, case_of, finding_of, run_of
 from tests.verify.candidates.asking import FEATURES
 from verify.candidate import Call
+from verify.case import Case
 from verify.checks.balances import balances
 from verify.checks.duality import duality_faults, exchanged
 from verify.verdict import Status
@@ -102,6 +103,13 @@ def test_a_lost_row_breaks_the_sum_of_dv(fields: dict[str, Any]) -> None:
     wrong = {**reply.outputs, "dv": reply.outputs["dv"] * np.float32(0.999)}
     broken = {balance.label for balance in balances(run.facts, wrong, bounds) if not balance.holds}
     assert "sum of dV = sum of (1 - P_sink) dO" in broken
+
+
+def test_a_sink_that_holds_all_weight_leaves_the_error_of_lse_in_the_sum_of_dv() -> None:
+    """1 - P_sink is about 1e-11 here: of it an lse of 20 in fp64 leaves four digits."""
+    text = "attn1:b=1,sq=1,sk=127,h=1,d=72,dtype=fp32,scale=1.0,window=0+0,sink=1,recipe=normal,seed=3228"
+    finding = finding_of(NAME, "numpy_tiled", Case.parse(text))
+    assert finding.status is Status.PASS, finding.reasons
 
 
 def test_transposed_parts_of_dq_break_the_matrix_form_alone() -> None:

@@ -86,16 +86,26 @@ def _outer(part: DenseSequence, got: Mapping[str, Array], slack: Mapping[str, Ar
 def _mass(part: DenseSequence, lse: Float64, dv: Array, slack: Array) -> Balance:
     """Both sides of sum_j dV_j = sum_i (1 - P_sink,i) dO_i, (kv heads, head_dim_v)."""
     assert part.dout is not None, "asked only for a backward"
-    seen = np.zeros(lse.shape) if part.sink is None else np.exp(np.minimum(part.sink[:, None] - lse, 0.0))
-    share = np.where(np.isneginf(lse), 0.0, 1.0 - seen)
     kv_heads, dim = part.k.shape[0], part.dout.shape[-1]
-    rows = (share[..., None] * part.dout).reshape(kv_heads, -1, dim)
+    share, error = _keys_share(part, lse)
+    rows, errors = ((x[..., None] * part.dout).reshape(kv_heads, -1, dim) for x in (share, error + FP64_SUM * share))
     values = dv.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        permitted = (slack + FP64_SUM * np.abs(values)).sum(axis=1) + FP64_SUM * np.abs(rows).sum(axis=1)
+        permitted = (slack + FP64_SUM * np.abs(values)).sum(axis=1) + np.abs(errors).sum(axis=1)
         left, right = values.sum(axis=1), rows.sum(axis=1)
     label = "sum of dV = sum of (1 - P_sink) dO"
     return Balance(label=label, sequence=part.index, left=left, right=right, permitted=permitted)
+
+
+def _keys_share(part: DenseSequence, lse: Float64) -> tuple[Float64, Float64]:
+    """1 - P_sink of every row and its error, (heads, rows): where the sink holds all weight, that of lse is left."""
+    if part.sink is None:
+        return np.where(np.isneginf(lse), 0.0, 1.0), np.zeros(lse.shape)
+    with np.errstate(invalid="ignore"):
+        exponent = np.where(np.isneginf(lse), 0.0, np.minimum(part.sink[:, None] - lse, 0.0))
+        seen = np.exp(exponent)
+        error = np.where(seen > 0, FP64_SUM * seen * (1.0 + np.abs(lse) + np.abs(part.sink[:, None])), 0.0)
+    return -np.expm1(exponent), error
 
 
 def _inner(

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.dtypes import FloatFormat
+from verify.dtypes import FP32, FloatFormat
 from verify.tolerance.roundings import KAPPA_SQ, Real
 
 BIN_BITS = 3
-"""Values in the same 2^-3 ulp have rounding errors that differ by an eighth of an ulp at most: they count as equal."""
+"""Values in the same 2^-3 ulp have rounding errors that differ by an eighth of an ulp at most: they count as equal.
+Below the smallest normal number the ulp is that of the subnormals; all values below half of it become 0 together."""
 MATE_SHARE = 0.5
 """Mean square error of a bin mate in units of roundoff squared: more than KAPPA_SQ because all mates may sit at the
 edge of the rounding interval at once (at most 1, 1/3 on average over places of the bin)."""
@@ -46,9 +47,7 @@ def bin_ratio(values: Real, weights: Real, form: FloatFormat) -> Real:
     heads, lines, n = values.shape
     if not values.size:
         return np.ones(values.shape, dtype=np.float32)
-    # fp32 has no bits to drop: only equal values share a bin.
-    dropped = np.uint32(max(0, 24 - form.precision - BIN_BITS))
-    bins = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> dropped
+    bins = _bins(values, form)
     # Bin above, column below: one sort of integers orders both, line by line.
     keys = (bins.astype(np.uint64) << np.uint64(32)) | np.arange(n, dtype=np.uint64)
     keys.sort(axis=-1)
@@ -63,6 +62,19 @@ def bin_ratio(values: Real, weights: Real, form: FloatFormat) -> Real:
     share = mates.reshape(values.shape) / np.maximum(weights, np.float32(1e-30)) - np.float32(1)
     ratio: Real = 1 + np.where(weights > 0, np.maximum(share, 0), np.float32(0))
     return ratio
+
+
+def _bins(values: Real, form: FloatFormat) -> NDArray[np.uint32]:
+    """Number of the 1/8-ulp bin of each value >= 0."""
+    if form.min_exponent > FP32.min_exponent:
+        # On top of the smallest normal number the spacing is that of the subnormals; normal numbers make room.
+        smallest = np.float32(2.0**form.min_exponent)
+        lifted = np.where(values > np.float32(form.half_subnormal), values + smallest, np.float32(0))
+        values = np.where(values < smallest, lifted, values + values)
+    # fp32 has no bits to drop: only equal values share a bin.
+    dropped = np.uint32(max(0, 24 - form.precision - BIN_BITS))
+    bins: NDArray[np.uint32] = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> dropped
+    return bins
 
 
 def significand_ratio(values: Real, form: FloatFormat) -> Real:

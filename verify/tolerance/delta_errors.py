@@ -132,7 +132,9 @@ def _delta_errors(
     """Variance (U^2 unit^2), hard bound (U unit) and worst case (unit) of delta."""
     unit, out = product.unit, ops.out[:, block.rows]
     from_probs = rounds.arithmetic.delta_from == "dprobs"
-    seen = np.abs(product.dprobs) if from_probs else product.centred_abs + product.dlse
+    # delta is no sum of dlse, which G contains.
+    centred = product.centred_abs + product.dlse
+    seen = np.abs(product.dprobs) if from_probs else centred
     weighted = (block.probs * block.growth) ** 2 * block.variance
     if forward.key_ratio is not None:
         weighted = weighted * forward.key_ratio
@@ -140,11 +142,11 @@ def _delta_errors(
     if block.shared_variance is not None:
         # Common to the keys as a linear function: Cauchy-Schwarz over the row.
         shared = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
-        variance = variance + shared * (block.probs * product.centred_abs**2).sum(axis=-1)
+        variance = variance + shared * (block.probs * centred**2).sum(axis=-1)
     if forward.rounded_probs is not None:
         # Where the row sum holds the same errors, they see Z dP - delta.
         summed = rounds.arithmetic.sum_rounded_probs
-        sees = product.centred_abs + product.dlse if summed else product.dprobs
+        sees = centred if summed else product.dprobs
         variance = variance + (forward.rounded_probs * sees**2).sum(axis=-1)
     products_abs = delta_abs
     if from_probs:

@@ -125,7 +125,8 @@ def gradient_errors(
         floor = form.half_subnormal / unit
         common = as_rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
         size = np.hypot(sloped, np.float32(U) * np.sqrt(independent + hard * hard + common))
-        independent = independent + rounding_variance(size, rounding_bound(size, form, floor), form)
+        factor = _equal_weights(ops, sloped * np.float32(unit), form)
+        independent = independent + rounding_variance(size, rounding_bound(size, form, floor), form) * factor
         reached = sloped + worst + (1 + worst_exponent) * probs * slope * as_rows(rows.delta_worst)
         worst = worst + np.float32(U) * rounding_bound(reached, form, floor)
         uncheckable = _either(uncheckable, (sloped + worst) * unit >= form.max_finite)
@@ -148,9 +149,9 @@ def gradient_errors(
     )
 
 
-def _equal_weights(ops: Operands, probs: Real, form: FloatFormat) -> Real:
+def _equal_weights(ops: Operands, weights: Real, form: FloatFormat) -> Real:
     """Factor for weights that round alike, along the row for dq and down the column for dk: the larger of the two."""
-    return np.maximum(bin_factor(probs, probs, form), column_bin_factor(ops, probs, form))
+    return np.maximum(bin_factor(weights, weights, form), column_bin_factor(ops, weights, form))
 
 
 def _either(first: Real | None, second: Real) -> Real | None:

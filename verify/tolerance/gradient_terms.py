@@ -43,10 +43,10 @@ def repeated_worst(total: Real, form: FloatFormat, unit: float) -> Float64:
     return worst
 
 
-def column_bin_factor(ops: Operands, probs: Real, form: FloatFormat) -> Real:
+def column_bin_factor(ops: Operands, weights: Real, form: FloatFormat) -> Real:
     """`bin_factor` of weights (heads, rows, keys) along the rows that meet one key, over the heads of a group."""
-    by_key = np.ascontiguousarray(ops.stack(probs).swapaxes(1, 2))
-    return bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(probs.shape)
+    by_key = np.ascontiguousarray(ops.stack(weights).swapaxes(1, 2))
+    return bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(weights.shape)
 
 
 def underflow_floor(count: Float64, unit: float, scale: float) -> Float64:

@@ -12,6 +12,8 @@ from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 
 HUGE = np.float32(1e15)
 """Scores beyond this are not told apart: their rounding alone exceeds any exponent that matters."""
+HUGE_VARIANCE = 1e20
+"""The same for a variance in units of U^2: a deviation of 596, and finite times the square of any inflation."""
 
 
 def small(array: Float64 | Real) -> Real:
@@ -125,7 +127,7 @@ def query_variance(ops: Operands, rounds: Roundings, rows: slice, keys: slice, s
     squares = ops.scores(ops.query_rounding[:, rows], ops.k_scaled.square[:, keys])
     if ops.key_rounding is not None:
         squares = squares + ops.scores(ops.q_scaled.square[:, rows], ops.key_rounding[:, keys])
-    variance = small(squares.astype(np.float64) * unit)
+    variance = np.minimum(squares.astype(np.float64) * unit, HUGE_VARIANCE).astype(np.float32)
     return variance if slope is None else variance * slope.largest * slope.largest
 
 

@@ -102,18 +102,50 @@ PINNED = {
             "recipe=needle:position=63,seed=63"
         ),
     ),
+    "a score whose rounding exceeds any exponent leaves the weight undetermined, however small it is": (
+        "qk_prescaled",
+        "attn1:b=1,sq=1,sk=1,h=1,d=1,dtype=bf16,scale=0.7,sink=1,recipe=low_logits:unscaled=50000.0,seed=143",
+    ),
+}
+PINNED_WITH_DLSE = {
+    "equal dS round alike, whatever their keys": (
+        "rtz16",
+        (
+            "attn1:b=1,sq=7,sk=28,h=2,hkv=1,d=2,dv=1,dtype=fp16,scale=0.7,softcap=15.0,sink=1,"
+            "recipe=pinned:dout=0:k=19.203125~0x3~19.671875~0~21.359375~0~19.796875~0~20.21875~0~21.125~0~19.9375~0"
+            "~20.140625~0~19.09375~0~19.03125~19.109375~19.546875~22.828125~20.359375~22.125~19.453125~20.421875~20.375"
+            "~21.984375~19.171875~20.359375~20.203125~20.28125~19.453125~19.296875~19.5625~20.765625~21.515625~21.015625"
+            "~19.9375~19.828125~19.53125~20.71875~21.390625~20.375~20.03125~20.578125~18.828125~20.59375~22.03125"
+            "~19.90625~18.75~18.796875~18.875:q=0:v=0,seed=90207"
+        ),
+    ),
+    "dS below half the smallest fp16 number vanish together": (
+        "rtz16",
+        (
+            "attn1:b=2,sq=16,sk=122,h=2,hkv=1,d=3,dtype=fp16,scale=0.7,window=160+inf,softcap=15.0,sink=1,lenk=122+122,"
+            "page=64,layout=sliced,recipe=kmean,seed=90207"
+        ),
+    ),
+    "delta contains no dlse, so its error is not that of G": (
+        "qk_prescaled",
+        (
+            "attn1:b=1,sq=3,sk=1,h=3,hkv=1,d=6,dv=4,dtype=fp16,sink=1,recipe=pinned:dout=0x32~1x4:k=3~-3x3~3x2"
+            ":q=0x12~1~-1x3~1x2~0x12~1~-1x3~1x2~0x12~1~-1x3~1x2:v=1x4,seed=781809195"
+        ),
+    ),
 }
 
 
-@pytest.mark.parametrize("cause", PINNED)
+@pytest.mark.parametrize("cause", [*PINNED, *PINNED_WITH_DLSE])
 def test_honest_kernel_is_accepted(cause: str) -> None:
-    variant, text = PINNED[cause]
+    with_dlse = cause in PINNED_WITH_DLSE
+    variant, text = (PINNED | PINNED_WITH_DLSE)[cause]
     case, candidate = Case.parse(text), build(variant)
     problem, arrays = case.problem, make_inputs(case).arrays
-    reference = reference_outputs(problem, arrays, backward=True).outputs
+    reference = reference_outputs(problem, arrays, backward=True, with_dlse=with_dlse).outputs
     arithmetic = candidate.contract.arithmetic[problem.dtype]
-    bounds = derive_bounds(problem, arrays, reference, arithmetic, backward=True)
-    outputs = candidate.run(Call(problem=problem, arrays=arrays, backward=True)).outputs
+    bounds = derive_bounds(problem, arrays, reference, arithmetic, backward=True, with_dlse=with_dlse)
+    outputs = candidate.run(Call(problem=problem, arrays=arrays, backward=True, with_dlse=with_dlse)).outputs
     for name, bound in bounds.items():
         judged = np.isfinite(bound.total) & np.isfinite(reference[name])
         error = np.abs(outputs[name][judged].astype(np.float64) - reference[name][judged])
