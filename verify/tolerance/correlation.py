@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from verify.dense import Float64
 from verify.dtypes import FP32, FloatFormat
+from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import KAPPA_SQ, Real
 
 BIN_BITS = 3
@@ -81,6 +83,41 @@ def significand_ratio(values: Real, form: FloatFormat) -> Real:
     """Elements of a line (heads, lines, n) that share each one's significand: their relative roundings are equal."""
     significand = np.frexp(values)[0].astype(np.float32)
     return bin_ratio(np.abs(significand), np.ones(values.shape, dtype=np.float32), form)
+
+
+def over_channels(factors: Float64, values: Float64, variance: Float64, form: FloatFormat) -> Float64:
+    """Variance of sum_c factor_c error_c, the errors of channels whose values share a bin of `form` being one.
+
+    Parameters
+    ----------
+    factors, values, variance : fp64 (heads, rows, channels)
+        Errors have the sign of their value beside this variance.
+
+    Returns
+    -------
+    fp64 (heads, rows)
+        sum over the bins of max(sum factor^2, (sum factor sign)^2) * largest variance of the bin, where three or more
+        channels share one; else sum factor^2 variance.
+    """
+    apart: Float64 = (factors**2 * variance).sum(axis=-1)
+    bins = _bins(np.abs(values).astype(np.float32), form)
+    ordered = np.sort(bins, axis=-1)
+    repeated = ((ordered[..., 2:] == ordered[..., :-2]) & (ordered[..., 2:] > 0)).any(axis=-1)
+    if values.shape[-1] <= INDEPENDENT or not repeated.any():
+        return apart
+    order = np.argsort(bins[repeated], axis=-1)
+    numbers, signed, largest = (
+        np.take_along_axis(x[repeated], order, axis=-1) for x in (bins, factors * np.sign(values), variance)
+    )
+    opens = np.ones(numbers.shape, dtype=bool)
+    opens[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    starts = np.flatnonzero(opens)
+    together = np.add.reduceat(signed.ravel(), starts) ** 2
+    squares = np.add.reduceat(signed.ravel() ** 2, starts)
+    grouped = np.maximum(together, squares) * np.maximum.reduceat(largest.ravel(), starts)
+    lines = starts // numbers.shape[-1]
+    apart[repeated] = np.bincount(lines, weights=grouped, minlength=numbers.shape[0])
+    return apart
 
 
 def duplicate_rows(rows: NDArray[np.float64]) -> list[NDArray[Any] | None]:

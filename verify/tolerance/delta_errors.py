@@ -8,9 +8,12 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import float_format
+from verify.tolerance.correlation import bin_factor, over_channels
+from verify.tolerance.equal_addends import repeated_in_delta, repeated_over_channels, repeated_weights
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.operands import Operands, Scaled
 from verify.tolerance.probs_rounding import rounding_bound
+from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 
@@ -152,16 +155,20 @@ def _delta_errors(
     if from_probs:
         products_abs = (block.probs * np.abs(product.dprobs)).sum(axis=-1) * unit
         count = float(block.probs.shape[-1])
-        dot = rounds.dprobs_steps / 3.0 * ((block.probs * product.magnitude) ** 2).sum(axis=-1)
+        dots = (block.probs * product.magnitude) ** 2
+        channels = repeated_over_channels(ops, block.rows, block.keys, rounds.dprobs_steps, scores=False)
+        dot = rounds.dprobs_steps / 3.0 * (dots if channels is None else dots * channels).sum(axis=-1)
         variance = variance + KAPPA_SQ * dot
+        repeated: Real | float = repeated_weights(block.probs * np.abs(product.dprobs)) if count > INDEPENDENT else 1.0
     else:
         count = float(out.shape[-1])
-        variance = variance + (dout**2 * forward.out_variance).sum(axis=-1) / (U * unit) ** 2
-    variance = variance + KAPPA_SQ * (count / 3.0 + 1.0) * (products_abs / unit) ** 2
+        variance = variance + over_channels(dout, out, forward.out_variance, rounds.out) / (U * unit) ** 2
+        repeated = repeated_in_delta(ops, block.rows, out)
+    variance = variance + KAPPA_SQ * (count / 3.0 * repeated + 1.0) * (products_abs / unit) ** 2
     hard = (np.abs(dout) * forward.out_hard).sum(axis=-1) / (U * unit)
     worst = (np.abs(dout) * forward.out_worst).sum(axis=-1)
     if rounds.arithmetic.delta_from == "out":
-        variance = variance + (dout**2 * _stored_rounding(out, rounds)).sum(axis=-1) / (U * unit) ** 2
+        variance = variance + over_channels(dout, out, _stored_rounding(out, rounds), rounds.out) / (U * unit) ** 2
         worst = worst + (np.abs(dout) * rounds.out.half_ulp(_finite(np.abs(out) + forward.out_worst))).sum(axis=-1)
     worst = worst / unit + (count + 1.0) * 1.01 * U * products_abs / unit
     if from_probs:
@@ -170,17 +177,20 @@ def _delta_errors(
         worst = worst + dot_worst + exponent + forward.lse_worst * products_abs / unit
         hard = hard + (block.probs * block.hard * np.abs(product.dprobs)).sum(axis=-1)
         if rounds.u_dprobs:
-            rounded = block.probs * stored_dprobs(ops, rounds, product)
-            variance = variance + KAPPA_SQ * (rounded * rounded).sum(axis=-1)
+            values, bound = stored_dprobs(ops, rounds, product)
+            rounded = block.probs * bound
+            alike = bin_factor(values, block.probs * values, float_format(rounds.arithmetic.dprobs_dtype))
+            variance = variance + KAPPA_SQ * (rounded * rounded * alike).sum(axis=-1)
             worst = worst + U * rounded.sum(axis=-1)
     return variance, hard, worst
 
 
-def stored_dprobs(ops: Operands, rounds: Roundings, product: Products) -> Real:
-    """Bound on the rounding of a stored dP, in units of U and of the products."""
+def stored_dprobs(ops: Operands, rounds: Roundings, product: Products) -> tuple[Real, Real]:
+    """|dP| before dropout as it is stored, and the bound on its rounding, in units of U and of the products."""
     form = float_format(rounds.arithmetic.dprobs_dtype)
     computed = np.abs(product.dprobs) + np.float32(rounds.dprobs_growth) * product.magnitude
-    return rounding_bound(computed, form, form.half_subnormal / product.unit * ops.dropout_factor)
+    values = np.abs(product.dprobs) * np.float32(product.unit / ops.dropout_factor)
+    return values, rounding_bound(computed, form, form.half_subnormal / product.unit * ops.dropout_factor)
 
 
 def _finite(values: Float64) -> Float64:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from verify.dense import Float64
 from verify.tolerance.operands import Operands
+from verify.tolerance.repetition import INDEPENDENT, group_sizes, mean_group, place_in_run, places_of_equals
 from verify.tolerance.roundings import Real
 
-INDEPENDENT = 12
-"""Up to so many additions ten standard deviations of independent errors allow the worst case already, n u of the sum:
-10 u sqrt(0.36 (n + 3) / 3) >= n u."""
 BINS = np.float32(2.0**26)
 """Weights count as equal within 2^-26 of their sum, a quarter of the smallest step of the sum's last binade."""
 
@@ -61,31 +60,38 @@ def repeated_weights(weights: Real) -> Real:
     total = np.maximum(weights.sum(axis=-1, keepdims=True), np.float32(1e-30))
     bins = (weights * (BINS / total)).astype(np.int32)
     bins.sort(axis=-1)
-    place = _place_in_run(bins)
+    place = place_in_run(bins)
     place[bins == 0] = 0
-    counted = np.maximum((place > 0).sum(axis=-1), 1)
-    # The odd numbers up to 2 g - 1 sum to g^2.
-    squares = np.where(place > 0, 2 * place - 1, 0).sum(axis=-1)
-    factor: Real = np.maximum(squares / counted, 1.0).astype(np.float32)
-    return factor
+    return mean_group(place)
+
+
+def repeated_over_channels(ops: Operands, rows: slice, keys: slice, steps: int, *, scores: bool) -> Real | None:
+    """The same for dot products over channels, of q and k (`scores`) or of dout and v, in so many steps.
+
+    Returns
+    -------
+    float32 array (heads, rows, keys)
+        At least 1 and at most `steps`.
+    """
+    left, right = (ops.query_repeats, ops.key_repeats) if scores else (ops.dout_repeats, ops.value_repeats)
+    if left is None or right is None or steps <= INDEPENDENT:
+        return None
+    factor: Real = np.minimum(left[:, rows, None], np.repeat(right[:, None, keys], ops.group, axis=0))
+    return np.minimum(factor, np.float32(steps))
+
+
+def repeated_in_delta(ops: Operands, rows: slice, out: Float64) -> Real | float:
+    """The same for delta = sum dout * out over channels, (heads, rows)."""
+    if ops.dout_repeats is None:
+        return 1.0
+    repeats = group_sizes(out)
+    return 1.0 if repeats is None else np.minimum(ops.dout_repeats[:, rows], repeats)
 
 
 def _largest_repetition(lines: Real) -> Real | None:
     """How often the most frequent number but 0 occurs in each line (..., n); None where no line has three equal."""
-    ordered = np.sort(lines, axis=-1)
-    if not ((ordered[..., 2:] == ordered[..., :-2]) & (ordered[..., 2:] != 0)).any():
+    place = places_of_equals(lines)
+    if place is None:
         return None
-    place = _place_in_run(ordered)
-    place[ordered == 0] = 0
     largest: Real = np.maximum(place.max(axis=-1), 1).astype(np.float32)
     return largest
-
-
-def _place_in_run(ordered: Real) -> Real:
-    """1, 2, 3 ... within each run of equal neighbours of the last axis."""
-    index = np.broadcast_to(np.arange(ordered.shape[-1]), ordered.shape)
-    opens = np.ones(ordered.shape, dtype=bool)
-    opens[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    starts = np.maximum.accumulate(np.where(opens, index, 0), axis=-1)
-    place: Real = index - starts + 1
-    return place

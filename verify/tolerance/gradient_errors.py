@@ -6,18 +6,40 @@ from `delta_errors`. Formulas: docs/tolerances.md, section Backward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from verify.dtypes import FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor
 from verify.tolerance.delta_errors import Products, RowErrors, stored_dprobs
+from verify.tolerance.equal_addends import repeated_over_channels
 from verify.tolerance.gradient_terms import as_rows, column_bin_factor
 from verify.tolerance.operands import Operands
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import DETERMINED, KAPPA_SQ, Real, Roundings, U, inflation, is_short
 from verify.tolerance.scores import RowMaxima, ScoreBlock
+from verify.tolerance.terms import total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredRounding:
+    """Rounding of a factor of dS, or of dS, to a short format: equal numbers round alike."""
+
+    form: FloatFormat
+    values: Real
+    """What is rounded, float32 (heads, rows, keys)."""
+    variance: Real
+    """Its effect on sloped dS, units of U^2 unit^2."""
+
+    def over_keys(self) -> Real:
+        """Variance for a sum over the keys of a row, which the block must span."""
+        spread: Real = self.variance * bin_factor(self.values, self.values, self.form)
+        return spread
+
+    def over_rows(self, ops: Operands) -> Real:
+        """Variance for a sum over the rows that meet a key, which the block must span."""
+        return self.variance * column_bin_factor(ops, self.values, self.form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,9 +58,11 @@ class GradientErrors:
     exponent_hard: Real
     """Units of U."""
     independent: Real
-    """Variance of sloped dS apart from the row's errors, units of U^2 unit^2."""
+    """Variance of sloped dS apart from the row's errors and from `stored`, units of U^2 unit^2."""
+    stored: tuple[StoredRounding, ...]
+    """Roundings to short formats on the way to sloped dS."""
     unsloped: Real
-    """The same without slope and without the rounding of dS, for dbias."""
+    """Variance of dS without slope and without its own rounding, for dbias."""
     hard: Real
     """Bound on the correlated error of sloped dS, units of U unit."""
     unsloped_hard: Real
@@ -88,33 +112,32 @@ def gradient_errors(
     sloped = dscores if block.slope is None else dscores * block.slope
     half = (product.magnitude + np.abs(product.dprobs)) * np.float32(0.5)
     variance_dprobs: Real = half * half * np.float32(rounds.dprobs_steps / 3.0)
+    repeated = repeated_over_channels(ops, block.rows, block.keys, rounds.dprobs_steps, scores=False)
+    if repeated is not None:
+        variance_dprobs *= repeated
     variance_dprobs += (centred_sq + product.dlse * product.dlse) * np.float32(3.0)
-    if rounds.u_dprobs:
-        raw = stored_dprobs(ops, rounds, product)
-        variance_dprobs += raw * raw
     variance_dprobs *= np.float32(KAPPA_SQ)
     exponent_part = block.variance if block.shared_variance is None else block.variance + block.shared_variance
-    unsloped = weighted * weighted * (exponent_part * centred_sq + variance_dprobs)
+    independent = weighted * weighted * (exponent_part * centred_sq + variance_dprobs)
+    unsloped = independent
     hard: Real = dscores * (block.hard + own_exp)
     if rounds.truncates:
         hard = hard + probs * half * np.float32(rounds.dprobs_steps * rounds.step / U)
     if block.dropout is not None:
         hard = hard + probs * np.abs(product.dprobs) * np.float32(ops.dropout_scale_error / U)
     hard = hard * grown
-    if rounds.u_probs_normalised and not rounds.arithmetic.lse_stored:
-        # The stored, rounded softmax itself multiplies G.
-        form = float_format(rounds.arithmetic.probs_normalised_dtype)
-        stored = rounding_bound(probs, form, form.half_subnormal)
-        unsloped = unsloped + rounding_variance(probs, stored, form) * centred_sq
-    if is_short(rounds.arithmetic.probs_dscores_dtype):
-        form = float_format(rounds.arithmetic.probs_dscores_dtype)
-        rounded = rounding_bound(probs, form, form.half_subnormal)
-        factor = _equal_weights(ops, probs, form)
-        unsloped = unsloped + rounding_variance(probs, rounded, form) * factor * grown * grown * centred_sq
+    stored = _rounded_probs(rounds, probs, grown * product.centred_abs)
+    if rounds.u_dprobs:
+        values, bound = stored_dprobs(ops, rounds, product)
+        form, spread = float_format(rounds.arithmetic.dprobs_dtype), np.float32(KAPPA_SQ) * (weighted * bound) ** 2
+        stored = (*stored, StoredRounding(form=form, values=values, variance=spread))
+    if stored:
+        unsloped = unsloped + total([rounding.variance for rounding in stored])
     worst_exponent, worst = _worst(rounds, block, maxima, rows, product)
-    independent, unsloped_hard, unsloped_worst = unsloped, hard, worst
+    unsloped_hard, unsloped_worst = hard, worst
     if block.slope is not None and block.tanh is not None:
         independent, hard, worst = _softcap(ops, rounds, block, independent, hard, worst, dscores, exponent_part)
+        stored = tuple(replace(one, variance=one.variance * block.slope * block.slope) for one in stored)
     uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
     uncheckable = _either(uncheckable_weight, rows.delta_overflows[..., None] & (probs > 0))
     if rounds.u_dscores:
@@ -124,9 +147,10 @@ def gradient_errors(
         unit = product.unit * (ops.sequence.softmax_scale if rounds.arithmetic.scale_on_dscores else 1.0)
         floor = form.half_subnormal / unit
         common = as_rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
-        size = np.hypot(sloped, np.float32(U) * np.sqrt(independent + hard * hard + common))
-        factor = _equal_weights(ops, sloped * np.float32(unit), form)
-        independent = independent + rounding_variance(size, rounding_bound(size, form, floor), form) * factor
+        errors = total([independent, hard * hard, common, *(rounding.variance for rounding in stored)])
+        size = np.hypot(sloped, np.float32(U) * np.sqrt(errors))
+        variance = rounding_variance(size, rounding_bound(size, form, floor), form)
+        stored = (*stored, StoredRounding(form=form, values=sloped * np.float32(unit), variance=variance))
         reached = sloped + worst + (1 + worst_exponent) * probs * slope * as_rows(rows.delta_worst)
         worst = worst + np.float32(U) * rounding_bound(reached, form, floor)
         uncheckable = _either(uncheckable, (sloped + worst) * unit >= form.max_finite)
@@ -138,6 +162,7 @@ def gradient_errors(
         exponent_variance=exponent_variance,
         exponent_hard=exponent_hard,
         independent=independent,
+        stored=stored,
         unsloped=unsloped,
         hard=hard,
         unsloped_hard=unsloped_hard,
@@ -149,9 +174,18 @@ def gradient_errors(
     )
 
 
-def _equal_weights(ops: Operands, weights: Real, form: FloatFormat) -> Real:
-    """Factor for weights that round alike, along the row for dq and down the column for dk: the larger of the two."""
-    return np.maximum(bin_factor(weights, weights, form), column_bin_factor(ops, weights, form))
+def _rounded_probs(rounds: Roundings, probs: Real, gradient: Real) -> tuple[StoredRounding, ...]:
+    """Roundings of the P that multiplies G of so much."""
+    arithmetic = rounds.arithmetic
+    names = [arithmetic.probs_dscores_dtype] if is_short(arithmetic.probs_dscores_dtype) else []
+    # The stored, rounded softmax itself multiplies G.
+    names += [arithmetic.probs_normalised_dtype] if rounds.u_probs_normalised and not arithmetic.lse_stored else []
+    roundings = []
+    for form in map(float_format, names):
+        bound = rounding_bound(probs, form, form.half_subnormal)
+        variance = rounding_variance(probs, bound, form) * gradient * gradient
+        roundings.append(StoredRounding(form=form, values=probs, variance=variance))
+    return tuple(roundings)
 
 
 def _either(first: Real | None, second: Real) -> Real | None:

@@ -57,6 +57,8 @@ def key_terms(
     ratio = _query_ratio(ops, block)
     if ratio is not None:
         independent = independent * ratio
+    for rounding in errors.stored:
+        independent = independent + rounding.over_rows(ops)
     hard_weights = errors.hard + grown * as_rows(rows.delta_hard) + centred * as_rows(rows.lse_hard)
     worst = errors.worst + sloped * as_rows(rows.delta_worst) * (1 + errors.worst_exponent)
     total = ops.onto_keys(errors.dscores_sloped, queries.magnitude)

@@ -13,6 +13,7 @@ import numpy as np
 from verify.dense import DenseSequence, Float64
 from verify.dtypes import FloatFormat
 from verify.tolerance.correlation import duplicate_rows, significand_ratio
+from verify.tolerance.repetition import group_sizes
 from verify.tolerance.roundings import Real, Roundings, U
 
 
@@ -45,6 +46,14 @@ class Operands:
     query_rounding: Real | None
     """Square of what each element of q (and of k: `key_rounding`) adds coherently when it is pre-scaled and rounded."""
     key_rounding: Real | None
+    query_repeats: Real | None
+    """(heads, rows): mean group of equal elements of each q (`repetition`); None where none repeats."""
+    key_repeats: Real | None
+    """The same of k, (kv heads, keys)."""
+    value_repeats: Real | None
+    """Of v; None without a backward."""
+    dout_repeats: Real | None
+    """Of dout, (heads, rows)."""
     dlse: Float64 | None
     """(heads, rows)."""
     out: Float64
@@ -142,6 +151,8 @@ def operands_of(
     kv_count = k.shape[0]
     q_scaled, k_scaled = scaled(q), scaled(k)
     prescaled = rounds.arithmetic.scale_on
+    v = scaled(finite(sequence.v[kv_heads]))
+    dout = scaled(finite(sequence.dout[heads])) if backward and sequence.dout is not None else None
     use_dlse = backward and with_dlse and sequence.dlse is not None
     return Operands(
         sequence=sequence,
@@ -151,10 +162,14 @@ def operands_of(
         k=k,
         q_scaled=q_scaled,
         k_scaled=k_scaled,
-        v=scaled(finite(sequence.v[kv_heads])),
-        dout=scaled(finite(sequence.dout[heads])) if backward and sequence.dout is not None else None,
+        v=v,
+        dout=dout,
         query_rounding=_coherent(q_scaled, rounds.storage) if prescaled != "scores" else None,
         key_rounding=_coherent(k_scaled, rounds.storage) if prescaled == "q_and_k" else None,
+        query_repeats=group_sizes(q_scaled.values),
+        key_repeats=group_sizes(k_scaled.values),
+        value_repeats=group_sizes(v.values) if backward else None,
+        dout_repeats=None if dout is None else group_sizes(dout.values),
         dlse=finite(sequence.dlse[heads]) if use_dlse and sequence.dlse is not None else None,
         out=finite(out[heads]),
         lse=np.where(np.isnan(lse[heads]), 0.0, lse[heads]),

@@ -50,6 +50,8 @@ def query_terms(
     half = 0.5 * (total + value)
     grown = _row_inflation(block, errors)
     independent = errors.independent if forward.key_ratio is None else errors.independent * forward.key_ratio
+    for rounding in errors.stored:
+        independent = independent + rounding.over_keys()
     count = maxima.visible[..., None]
     steps = rounds.steps(count) + rounds.tiles_k + 2.0
     equal = repeated_over_keys(ops, errors.dscores_sloped, keys.values)

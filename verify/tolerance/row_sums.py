@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify.tolerance.correlation import group_ratio
-from verify.tolerance.equal_addends import INDEPENDENT, repeated_weights
+from verify.tolerance.equal_addends import repeated_weights
 from verify.tolerance.operands import Operands
+from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import Real
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 from verify.tolerance.swallowed import swallowed_weights

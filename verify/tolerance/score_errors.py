@@ -61,6 +61,8 @@ class ScoreErrors:
     gap: Real
     peak: Real
     """|row maximum|, (heads, rows, 1)."""
+    repeated: Real | None
+    """Factor on the variance of the dot product, for channels that repeat; None where it is 1."""
     swallowed: Real | None
     """What the dot product loses of small channels, units of U."""
 
@@ -75,6 +77,8 @@ class ScoreErrors:
         half = self.sloped(self.half)
         total = half * half
         total *= np.float32(self.rounds.dot_steps / 3.0)
+        if self.repeated is not None:
+            total *= self.repeated
         total += dots * dots * np.float32(arithmetic.scale_roundings + low + (self.capped is not None))
         total += self.gap * self.gap * np.float32(3.0)
         if self.capped is not None:

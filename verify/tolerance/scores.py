@@ -12,6 +12,7 @@ import numpy as np
 
 from verify.dense import Bool, Float64
 from verify.dtypes import float_format
+from verify.tolerance.equal_addends import repeated_over_channels
 from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import DETERMINED, LINEAR, TINY_WEIGHT, Real, Roundings, U, inflation
 from verify.tolerance.score_errors import HUGE, ScoreErrors, query_underflow, query_variance, small, soft_capped
@@ -128,6 +129,7 @@ def score_block(
         scores=None if bias is None else small(np.abs(scores)),
         gap=gap,
         peak=np.abs(maxima.peak)[..., None].astype(np.float32),
+        repeated=repeated_over_channels(ops, rows, keys, rounds.dot_steps, scores=True),
         swallowed=None if rounds.truncates else swallowed_channels(ops, rows, keys),
     )
     underflow = query_underflow(ops, rounds)

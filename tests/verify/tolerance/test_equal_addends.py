@@ -10,7 +10,8 @@ from verify.candidates.numpy_tiled import default_scheme
 from verify.candidates.numpy_tiled.variants import VARIANTS
 from verify.problem import AttentionProblem
 from verify.tolerance import equal_addends, row_sums
-from verify.tolerance.equal_addends import INDEPENDENT, repeated_weights
+from verify.tolerance.equal_addends import repeated_weights
+from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import CONFIDENCE, KAPPA_SQ
 
 
