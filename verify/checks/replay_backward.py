@@ -119,12 +119,13 @@ def _errors(
     product = products(ops, block, ops.dout)
     row = row_errors(ops, rounds, block, maxima, forward_block(ops, rounds, block, maxima, CONFIDENCE), product)
     found = gradient_errors(ops, rounds, block, maxima, row, product, CONFIDENCE)
-    probs = block.probs * (CONFIDENCE * U * np.sqrt(found.exponent_variance) + U * found.exponent_hard)
+    exponent_variance = found.exponent_variance + found.row_exponent_variance
+    probs = block.probs * (CONFIDENCE * U * np.sqrt(exponent_variance) + U * found.exponent_hard)
     sloped = found.inflation * (block.probs if block.slope is None else block.probs * block.slope)
     centred = found.inflation * found.dscores_sloped
     common = sloped**2 * as_rows(row.delta_variance) + centred**2 * as_rows(row.lse_variance)
     hard = found.hard + sloped * as_rows(row.delta_hard) + centred * as_rows(row.lse_hard)
-    dscores = CONFIDENCE * U * np.sqrt(found.independent + common) + U * hard
+    dscores = CONFIDENCE * U * np.sqrt(found.independent() + common) + U * hard
     return _Errors(
         probs=(probs * found.inflation).astype(np.float64), dscores=dscores.astype(np.float64) * product.unit
     )

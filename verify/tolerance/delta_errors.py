@@ -10,6 +10,7 @@ from verify.dense import Float64
 from verify.dtypes import float_format
 from verify.tolerance.correlation import bin_factor, over_channels
 from verify.tolerance.equal_addends import repeated_in_delta, repeated_over_channels, repeated_weights
+from verify.tolerance.equal_rows import rows_that_round_alike
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.operands import Operands, Scaled
 from verify.tolerance.probs_rounding import rounding_bound
@@ -33,6 +34,8 @@ class RowErrors:
     """Bound on all of it, absolute."""
     delta_variance: Float64
     """Units of U^2 and unit^2."""
+    delta_together: Float64
+    """What roundings of out that rows share add to it in sums over rows."""
     delta_hard: Float64
     """Units of U and unit."""
     delta_worst: Float64
@@ -117,6 +120,7 @@ def row_errors(
         lse_hard=np.where(maxima.alive, (forward.lse_hard + stored) / U, 0.0),
         lse_worst=np.where(maxima.alive, forward.lse_worst + stored + 3.0 * U * lse, 0.0),
         delta_variance=variance,
+        delta_together=_together(ops, rounds, dout, out, block.rows) / (U * product.unit) ** 2,
         delta_hard=hard,
         delta_worst=worst,
         delta_overflows=forward.out_overflows if rounds.arithmetic.delta_from == "out" else np.isinf(worst),
@@ -183,6 +187,14 @@ def _delta_errors(
             variance = variance + KAPPA_SQ * (rounded * rounded * alike).sum(axis=-1)
             worst = worst + U * rounded.sum(axis=-1)
     return variance, hard, worst
+
+
+def _together(ops: Operands, rounds: Roundings, dout: Float64, out: Float64, rows: slice) -> Float64:
+    """Variance of delta that sums over rows see beyond independent rows, (heads, rows)."""
+    alike = rows_that_round_alike(ops, rounds.out) if rounds.arithmetic.delta_from == "out" else None
+    if alike is None:
+        return np.zeros(out.shape[:2])
+    return over_channels(dout, out, _stored_rounding(out, rounds) * (alike[:, rows] - 1), rounds.out)
 
 
 def stored_dprobs(ops: Operands, rounds: Roundings, product: Products) -> tuple[Real, Real]:

@@ -186,7 +186,7 @@ def _optional_gradients(
     if "dsink" in task.sums:
         dlse = None if ops.dlse is None else ops.dlse[:, rows]
         summed = (task.problem.total_q, task.problem.batch)
-        task.add("dsink", sink_terms(ops, rounds, maxima, row, dlse, summed), (ops.heads,))
+        task.add("dsink", sink_terms(ops, rounds, rows, maxima, row, dlse, summed), (ops.heads,))
 
 
 def _key_passes(task: _Task, passes: list[_RowPass]) -> None:

@@ -54,11 +54,15 @@ class GradientErrors:
     inflation: Real
     """expm1(x)/x at the confidence's error x of the recomputed exponent."""
     exponent_variance: Real
-    """Of the recomputed P, units of U^2."""
+    """Of the recomputed P's own exponent, units of U^2."""
+    row_exponent_variance: Real
+    """Of the part that the row shares, (heads, rows, 1)."""
     exponent_hard: Real
     """Units of U."""
-    independent: Real
-    """Variance of sloped dS apart from the row's errors and from `stored`, units of U^2 unit^2."""
+    own_exponent: Real
+    """Variance of sloped dS from its exponent, apart from the row's errors, units of U^2 unit^2."""
+    products: Real
+    """From dP, apart from delta."""
     stored: tuple[StoredRounding, ...]
     """Roundings to short formats on the way to sloped dS."""
     unsloped: Real
@@ -76,6 +80,10 @@ class GradientErrors:
     """bool: the recomputed P is not determined, or its score may overflow."""
     uncheckable: Real | None
     """bool: nor is dS, which may overflow its format."""
+
+    def independent(self) -> Real:
+        """Variance of single elements of sloped dS apart from the row's errors, units of U^2 unit^2."""
+        return total([self.own_exponent, self.products, *(rounding.variance for rounding in self.stored)])
 
 
 def gradient_errors(
@@ -97,10 +105,10 @@ def gradient_errors(
         worst    = P [x|G| + (1+x)(gamma_n |dO||V|^T + 3u|G|)] + roundings,  x = expm1(worst exponent error)
     """
     probs = block.probs
-    log_sum = (2.0 * maxima.log_sum**2 * 3.0 * KAPPA_SQ)[..., None]
-    exponent_variance = block.variance + (rows.lse_variance[..., None] + log_sum).astype(np.float32)
-    if block.shared_variance is not None:
-        exponent_variance = exponent_variance + block.shared_variance
+    log_sum = 2.0 * maxima.log_sum**2 * 3.0 * KAPPA_SQ
+    of_row = as_rows(rows.lse_variance + log_sum)
+    own = block.variance if block.shared_variance is None else block.variance + block.shared_variance
+    exponent_variance = own + of_row
     own_exp = np.float32(2.0 * rounds.arithmetic.exp_ulp)
     exponent_hard = block.hard + (rows.lse_hard[..., None] + own_exp).astype(np.float32)
     reach = np.float32(confidence * U) * np.sqrt(exponent_variance) + np.float32(U) * exponent_hard
@@ -117,9 +125,9 @@ def gradient_errors(
         variance_dprobs *= repeated
     variance_dprobs += (centred_sq + product.dlse * product.dlse) * np.float32(3.0)
     variance_dprobs *= np.float32(KAPPA_SQ)
-    exponent_part = block.variance if block.shared_variance is None else block.variance + block.shared_variance
-    independent = weighted * weighted * (exponent_part * centred_sq + variance_dprobs)
-    unsloped = independent
+    own_exponent = weighted * weighted * own * centred_sq
+    products = weighted * weighted * variance_dprobs
+    unsloped = own_exponent + products
     hard: Real = dscores * (block.hard + own_exp)
     if rounds.truncates:
         hard = hard + probs * half * np.float32(rounds.dprobs_steps * rounds.step / U)
@@ -136,7 +144,8 @@ def gradient_errors(
     worst_exponent, worst = _worst(rounds, block, maxima, rows, product)
     unsloped_hard, unsloped_worst = hard, worst
     if block.slope is not None and block.tanh is not None:
-        independent, hard, worst = _softcap(ops, rounds, block, independent, hard, worst, dscores, exponent_part)
+        own_exponent, hard, worst = _softcap(ops, rounds, block, own_exponent, hard, worst, dscores, own)
+        products = products * block.slope * block.slope
         stored = tuple(replace(one, variance=one.variance * block.slope * block.slope) for one in stored)
     uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
     uncheckable = _either(uncheckable_weight, rows.delta_overflows[..., None] & (probs > 0))
@@ -147,7 +156,7 @@ def gradient_errors(
         unit = product.unit * (ops.sequence.softmax_scale if rounds.arithmetic.scale_on_dscores else 1.0)
         floor = form.half_subnormal / unit
         common = as_rows(rows.delta_variance + rows.delta_hard**2) * (weighted * slope) ** 2
-        errors = total([independent, hard * hard, common, *(rounding.variance for rounding in stored)])
+        errors = total([own_exponent, products, hard * hard, common, *(rounding.variance for rounding in stored)])
         size = np.hypot(sloped, np.float32(U) * np.sqrt(errors))
         variance = rounding_variance(size, rounding_bound(size, form, floor), form)
         stored = (*stored, StoredRounding(form=form, values=sloped * np.float32(unit), variance=variance))
@@ -159,9 +168,11 @@ def gradient_errors(
         dscores_sloped=sloped,
         slope=slope,
         inflation=grown,
-        exponent_variance=exponent_variance,
+        exponent_variance=own,
+        row_exponent_variance=of_row,
         exponent_hard=exponent_hard,
-        independent=independent,
+        own_exponent=own_exponent,
+        products=products,
         stored=stored,
         unsloped=unsloped,
         hard=hard,

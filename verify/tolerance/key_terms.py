@@ -9,9 +9,9 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import float_format
-from verify.tolerance.correlation import group_ratio
 from verify.tolerance.delta_errors import RowErrors
 from verify.tolerance.equal_addends import repeated_over_rows
+from verify.tolerance.equal_rows import over_rows, raised
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import (
     also,
@@ -53,10 +53,10 @@ def key_terms(
     grown = errors.inflation * sloped
     centred = errors.inflation * errors.dscores_sloped
     row_variance = grown**2 * as_rows(rows.delta_variance) + centred**2 * as_rows(rows.lse_variance)
-    independent = errors.independent + row_variance
-    ratio = _query_ratio(ops, block)
-    if ratio is not None:
-        independent = independent * ratio
+    independent = raised(row_variance, over_rows(ops, block, ops.query_groups, ops.out_groups))
+    independent = independent + grown**2 * as_rows(rows.delta_together)
+    independent = independent + raised(errors.own_exponent, over_rows(ops, block, ops.query_groups))
+    independent = independent + raised(errors.products, over_rows(ops, block, ops.dout_groups))
     for rounding in errors.stored:
         independent = independent + rounding.over_rows(ops)
     hard_weights = errors.hard + grown * as_rows(rows.delta_hard) + centred * as_rows(rows.lse_hard)
@@ -92,10 +92,9 @@ def value_terms(
     factor = np.float32(1) if block.dropout is None else block.dropout
     weights = block.probs * factor
     swollen = weights * errors.inflation
-    exponent = swollen * swollen * errors.exponent_variance
-    ratio = _query_ratio(ops, block)
-    if ratio is not None:
-        exponent = exponent * ratio
+    exponent = raised(errors.exponent_variance, over_rows(ops, block, ops.query_groups))
+    row_ratio = over_rows(ops, block, ops.query_groups, ops.out_groups)
+    exponent = swollen * swollen * (exponent + raised(errors.row_exponent_variance, row_ratio))
     limit_weights = weights * errors.worst_exponent
     variance = {"exponent": U**2 * ops.onto_keys(exponent, dout.square)}
     rounded = _backward_probs_rounding(ops, rounds, block)
@@ -170,19 +169,6 @@ def _summed(
         overflow = also(overflow, unit * (total + limit) >= form.max_finite)
     floor = underflow_floor(counts, unit, stretch)
     return finish(hard, variance, limit, floor, unit=unit, seen=somewhere_hidden(counts > 0), overflow=overflow)
-
-
-def _query_ratio(ops: Operands, block: ScoreBlock) -> Real | None:
-    """Column-wise weight of each query's group of equal queries over its own, (heads, rows, keys)."""
-    if all(groups is None for groups in ops.query_groups):
-        return None
-    stacked = ops.stack(block.probs)
-    ratio = np.ones(stacked.shape, dtype=np.float32)
-    for kv_head, groups in enumerate(ops.query_groups):
-        if groups is not None:
-            by_key = np.ascontiguousarray(stacked[kv_head].T)[None]
-            ratio[kv_head] = group_ratio(by_key, groups)[0].T
-    return ratio.reshape(block.probs.shape)
 
 
 def _backward_probs_rounding(ops: Operands, rounds: Roundings, block: ScoreBlock) -> tuple[Real, Real] | None:

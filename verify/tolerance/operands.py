@@ -64,8 +64,14 @@ class Operands:
     """(heads,)."""
     key_groups: list[Real | None]
     """Per key/value head, group numbers of bitwise equal keys; None where all differ."""
+    value_groups: list[Real | None]
+    """The same of v; no groups without a backward, as below."""
     query_groups: list[Real | None]
     """Per key/value head, group numbers of equal rows of the stacked queries (group * rows)."""
+    dout_groups: list[Real | None]
+    """The same of dout."""
+    out_groups: list[Real | None]
+    """The same of the reference's out in fp32."""
 
     @property
     def dropout_factor(self) -> float:
@@ -153,6 +159,11 @@ def operands_of(
     prescaled = rounds.arithmetic.scale_on
     v = scaled(finite(sequence.v[kv_heads]))
     dout = scaled(finite(sequence.dout[heads])) if backward and sequence.dout is not None else None
+    none: list[Real | None] = [None] * kv_count
+
+    def stacked_groups(rows: Real) -> list[Real | None]:
+        return duplicate_rows(rows.reshape(kv_count, -1, rows.shape[-1]).astype(np.float64))
+
     use_dlse = backward and with_dlse and sequence.dlse is not None
     return Operands(
         sequence=sequence,
@@ -175,5 +186,8 @@ def operands_of(
         lse=np.where(np.isnan(lse[heads]), 0.0, lse[heads]),
         sink=None if sequence.sink is None else finite(sequence.sink[heads]),
         key_groups=duplicate_rows(k),
-        query_groups=duplicate_rows(q.reshape(kv_count, -1, q.shape[-1])) if backward else [None] * kv_count,
+        value_groups=duplicate_rows(v.values.astype(np.float64)) if backward else none,
+        query_groups=stacked_groups(q) if backward else none,
+        dout_groups=none if dout is None else stacked_groups(dout.values),
+        out_groups=stacked_groups(finite(out[heads]).astype(np.float32)) if backward else none,
     )

@@ -10,12 +10,14 @@ import numpy as np
 from verify.dense import Float64
 from verify.dtypes import float_format
 from verify.tolerance.delta_errors import RowErrors
-from verify.tolerance.equal_addends import repeated_over_keys
+from verify.tolerance.equal_addends import repeated_over_keys, repeated_weights
+from verify.tolerance.equal_rows import over_keys, over_rows_of_a_head, raised
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
 from verify.tolerance.operands import Operands, magnitudes
 from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
+from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 from verify.tolerance.swallowed import swallowed_over_keys
@@ -49,7 +51,8 @@ def query_terms(
     value = magnitudes(reference) / unit
     half = 0.5 * (total + value)
     grown = _row_inflation(block, errors)
-    independent = errors.independent if forward.key_ratio is None else errors.independent * forward.key_ratio
+    independent = raised(errors.own_exponent, forward.key_ratio)
+    independent = independent + raised(errors.products, over_keys(ops, block, ops.value_groups))
     for rounding in errors.stored:
         independent = independent + rounding.over_keys()
     count = maxima.visible[..., None]
@@ -136,6 +139,7 @@ def bias_terms(
 def sink_terms(
     ops: Operands,
     rounds: Roundings,
+    block: slice,
     maxima: RowMaxima,
     rows: RowErrors,
     dlse: Float64 | None,
@@ -145,6 +149,8 @@ def sink_terms(
 
     Parameters
     ----------
+    block : slice
+        The rows.
     summed : (int, int)
         Rows of the whole case and sequences that they come from: the sum runs over all of them.
     """
@@ -158,10 +164,13 @@ def sink_terms(
     own_exp = 2.0 * rounds.arithmetic.exp_ulp
     count, sequences = float(summed[0] + 2), float(summed[1])
     reach = weighted.sum(axis=1)
+    alike = over_rows_of_a_head(ops, block, ops.query_groups, ops.out_groups)
+    delta_variance = (rows.delta_variance + 3.0 * KAPPA_SQ * parts**2) * alike + rows.delta_together
+    repeated = repeated_weights(weighted.astype(np.float32)) if weighted.shape[1] > INDEPENDENT else 1.0
     variance = {
-        "exponent": U**2 * (weighted**2 * exponent).sum(axis=1),
-        "delta": U**2 * (probs**2 * (rows.delta_variance + 3.0 * KAPPA_SQ * parts**2)).sum(axis=1),
-        "accumulation": KAPPA_SQ * U**2 * count * sequences * reach**2,
+        "exponent": U**2 * (weighted**2 * exponent * alike).sum(axis=1),
+        "delta": U**2 * (probs**2 * delta_variance).sum(axis=1),
+        "accumulation": KAPPA_SQ * U**2 * count * repeated * sequences * reach**2,
     }
     hard = {
         "exponent": U * (weighted * (rows.lse_hard + own_exp)).sum(axis=1),

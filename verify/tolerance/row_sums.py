@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify.tolerance.correlation import group_ratio
 from verify.tolerance.equal_addends import repeated_weights
+from verify.tolerance.equal_rows import over_keys
 from verify.tolerance.operands import Operands
 from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import Real
@@ -74,7 +74,7 @@ class RowSums:
             hull=stretch * (high - low),
             sink_probs=sink_probs,
             sink_gap=sink_gap,
-            key_ratio=_key_ratio(ops, block),
+            key_ratio=over_keys(ops, block, ops.key_groups),
             repeated=_repeated(block),
             swallowed=swallowed_weights(block.probs),
         )
@@ -102,14 +102,3 @@ def _repeated(block: ScoreBlock) -> Real:
     # A weight of exactly 1 is a multiple of every step of a row sum below 2^24: it rounds nothing.
     below_the_top = np.where(block.gap > 0, block.probs, np.float32(0))
     return repeated_weights(below_the_top)
-
-
-def _key_ratio(ops: Operands, block: ScoreBlock) -> Real | None:
-    if all(groups is None for groups in ops.key_groups):
-        return None
-    ratio = np.ones(block.probs.shape, dtype=np.float32)
-    for kv_head, groups in enumerate(ops.key_groups):
-        if groups is not None:
-            heads = slice(kv_head * ops.group, (kv_head + 1) * ops.group)
-            ratio[heads] = group_ratio(block.probs[heads], groups[block.keys])
-    return ratio

@@ -1,0 +1,73 @@
+"""Rows of an operand that are equal have equal errors: weights of their groups, for sums over keys and over rows.
+
+Equal k and equal q err alike in the exponent, equal v and equal dout in dP, equal rows of out in delta and lse.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verify.dense import Float64
+from verify.dtypes import FloatFormat
+from verify.tolerance.correlation import bin_ratio, group_ratio
+from verify.tolerance.operands import Operands
+from verify.tolerance.roundings import Real
+from verify.tolerance.scores import ScoreBlock
+
+Groups = list[Real | None]
+"""Per key/value head, group numbers of equal rows; None where all differ."""
+FEW = 16
+"""Equal errors that are each at most h, with mean square h^2 / 3, need no more than ten deviations of independent ones:
+10 sqrt(n / 3) h >= n h up to n = 33; half of that leaves room for other errors that are equal too."""
+
+
+def over_keys(ops: Operands, block: ScoreBlock, groups: Groups) -> Real | None:
+    """Weight of each key's group over its own, (heads, rows, keys); None where no keys are equal."""
+    if all(numbers is None for numbers in groups):
+        return None
+    ratio = np.ones(block.probs.shape, dtype=np.float32)
+    for kv_head, numbers in enumerate(groups):
+        if numbers is not None:
+            heads = slice(kv_head * ops.group, (kv_head + 1) * ops.group)
+            ratio[heads] = group_ratio(block.probs[heads], numbers[block.keys])
+    return ratio
+
+
+def over_rows(ops: Operands, block: ScoreBlock, *several: Groups) -> Real | None:
+    """Down the columns, weight of each row's group over its own, (heads, rows, keys); the largest of the groupings."""
+    stacked = ops.stack(block.probs)
+    ratio: Real | None = None
+    for groups in several:
+        for kv_head, numbers in enumerate(groups):
+            if numbers is not None:
+                ratio = np.ones(stacked.shape, dtype=np.float32) if ratio is None else ratio
+                by_key = np.ascontiguousarray(stacked[kv_head].T)[None]
+                ratio[kv_head] = np.maximum(ratio[kv_head], group_ratio(by_key, numbers)[0].T)
+    return None if ratio is None else ratio.reshape(block.probs.shape)
+
+
+def raised(variance: Real, ratio: Real | None) -> Real:
+    """The variance times the ratio, where there is one."""
+    return variance if ratio is None else variance * ratio
+
+
+def over_rows_of_a_head(ops: Operands, rows: slice, *several: Groups) -> Float64:
+    """How many rows of their head are equal to each of these rows, (heads, rows); the largest of several groupings."""
+    ratio: Float64 = np.ones(ops.lse[:, rows].shape)
+    for groups in several:
+        for head in range(ratio.shape[0]):
+            numbers = groups[head // ops.group]
+            if numbers is not None:
+                mine = numbers.reshape(ops.group, -1)[head % ops.group]
+                ratio[head] = np.maximum(ratio[head], np.bincount(mine)[mine[rows]])
+    return ratio
+
+
+def rows_that_round_alike(ops: Operands, form: FloatFormat) -> Real | None:
+    """max(1, n / FEW), n the rows that have out in the same 1/8-ulp bin of the channel, (heads, rows, head_dim_v)."""
+    stacked = ops.stack(np.abs(ops.out).astype(np.float32))
+    if stacked.shape[1] <= FEW:
+        return None
+    by_channel = np.ascontiguousarray(stacked.swapaxes(1, 2))
+    count = bin_ratio(by_channel, np.ones_like(by_channel), form).swapaxes(1, 2).reshape(ops.out.shape)
+    return None if count.max(initial=0.0) <= FEW else np.maximum(count / np.float32(FEW), np.float32(1))
