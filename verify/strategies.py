@@ -35,9 +35,12 @@ from verify.grid.axes import (
 )
 from verify.problem import EVERY_LAYOUT, AttentionProblem
 from verify.recipes import drawn_recipe_names, recipe_names
+from verify.recipes.repeats import PATTERNS
 
 _MASK_NEEDS: dict[str, frozenset[str]] = {"none": frozenset(), "causal_window": frozenset({"causal", "window"})}
 _PACKED_FORMS = ("plain", "lengths")
+REPEATS = (Recipe.of("repeats"),) * 4
+"""One case in ten: its four patterns are drawn apart."""
 T = TypeVar("T")
 
 
@@ -104,7 +107,7 @@ def recipes(*, names: Collection[str] | None = None) -> SearchStrategy[Recipe]:
     chosen = tuple(drawn_recipe_names() if names is None else names)
     unknown = sorted(set(chosen) - set(recipe_names()))
     require(not unknown, "names", unknown, "names out of " + ", ".join(recipe_names()))
-    fixed = tuple(recipe for recipe in (*GRID_RECIPES, LOW_UNSCALED) if recipe.name in chosen)
+    fixed = tuple(recipe for recipe in (*GRID_RECIPES, LOW_UNSCALED, *REPEATS) if recipe.name in chosen)
     require(bool(fixed), "names", chosen, "at least one recipe that draws its values")
     return _recipes(fixed)
 
@@ -199,6 +202,8 @@ def _recipes(draw: DrawFn, fixed: tuple[Recipe, ...]) -> Recipe:
         return Recipe.of("logits", max=float(2 ** draw(st.integers(0, 13))))
     if recipe.name == "needle" and draw(st.booleans()):
         return Recipe.of("needle", position=draw(st.integers(0, 200)))
+    if recipe.name == "repeats":
+        return Recipe.of("repeats", **{name: draw(_any_of(tuple(PATTERNS))) for name in ("q", "k", "v", "dout")})
     return recipe
 
 

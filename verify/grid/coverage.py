@@ -8,9 +8,8 @@ from functools import cache
 from itertools import combinations
 
 from verify.case import Case
-from verify.grid.axes import MASKS
+from verify.grid.axes import GRID_RECIPES, MASKS
 from verify.problem import EVERY_LAYOUT, AttentionProblem
-from verify.recipes import drawn_recipe_names
 
 Property = tuple[str, str]
 """(axis, value), e.g. ("mask", "causal")."""
@@ -23,12 +22,12 @@ AXES: dict[str, tuple[str, ...]] = {
     "form": ("plain", "lengths", "ragged", "paged"),
     "group": ("1", "2", "3", "5", "7"),
     "layout": EVERY_LAYOUT,
-    "recipe": drawn_recipe_names(),
+    "recipe": tuple(sorted({recipe.name for recipe in GRID_RECIPES})),
     "keys": ("empty", "tiny", "tile", "edge", "other", "long"),
     "aspect": ("equal", "few_q", "more_q"),
     "head_dim": ("64s", "8s", "odd", "dv"),
 }
-"""Axis -> its values. Recipes whose values are given are no values of the grid."""
+"""Axis -> its values. Recipes whose values are given, and `repeats`, are no values of the grid."""
 LONG_KEYS = 512
 _PACKED_NEEDS = {"form": ("plain", "lengths"), "group": ("1",), "aspect": ("equal",), "head_dim": ("64s", "8s", "odd")}
 

@@ -1,6 +1,6 @@
 """Named value designs: what q, k, v and dout look like. Registers every recipe; places nothing in memory."""
 
-from verify.recipes import captured, gaussian, pinned, ranges, scores, values
+from verify.recipes import captured, gaussian, pinned, ranges, repeats, scores, values
 from verify.recipes.draw import Draw, Operands
 from verify.recipes.registry import (
     RecipeInfo,
@@ -26,6 +26,7 @@ __all__ = [
     "ranges",
     "recipe_info",
     "recipe_names",
+    "repeats",
     "scores",
     "values",
 ]
