@@ -147,15 +147,29 @@ def _run(candidate: Candidate, call: Call) -> Mapping[str, NDArray[Any]] | None:
 @click.option("--cases", "count", default=2000, help="Cases to draw.")
 @click.option("--seed", default=0, help="Seed of the drawing.")
 @click.option("--candidate", "only", default="", help="Run this candidate only; empty = any variant of numpy_tiled.")
+@click.option("--recipe", "recipes", multiple=True, help="Draw these recipes only, for example repeats.")
 @click.option("--max-seqlen", default=96)
 @click.option("--max-score-elements", default=12_000)
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="JSON of the counts.")
-def main(count: int, seed: int, only: str, max_seqlen: int, max_score_elements: int, output: Path | None) -> None:
+def main(
+    count: int,
+    seed: int,
+    only: str,
+    recipes: tuple[str, ...],
+    max_seqlen: int,
+    max_score_elements: int,
+    output: Path | None,
+) -> None:
     """Run the campaign and print the report; exit status 1 on any violation."""
     campaign = Campaign()
     names = [only] if only else [f"numpy_tiled:{variant}" for variant in VARIANTS]
     capabilities = load(only).contract.capabilities if only else None
-    drawn = cases(capabilities=capabilities, max_seqlen=max_seqlen, max_score_elements=max_score_elements)
+    drawn = cases(
+        capabilities=capabilities,
+        recipe_names=recipes or None,
+        max_seqlen=max_seqlen,
+        max_score_elements=max_score_elements,
+    )
 
     @hypothesis_seed(seed)
     @settings(

@@ -15,6 +15,7 @@ from verify.contract import Arithmetic
 from verify.dtypes import float_format
 from verify.oracle import reference_outputs
 from verify.problem import AttentionProblem, default_scale
+from verify.recipes.repeats import PATTERNS
 from verify.tolerance import Bound, derive_bounds
 
 Arrays = dict[str, NDArray[Any]]
@@ -50,6 +51,16 @@ def normal_arrays(p: AttentionProblem, seed: int = 0) -> Arrays:
         arrays["sink"] = rng.standard_normal(p.nheads).astype(np.float32)
     if p.dropout_p:
         arrays["dropout_keep"] = rng.random(plane) >= p.dropout_p
+    return arrays
+
+
+def patterned_arrays(p: AttentionProblem, seed: int = 0, **patterns: str) -> Arrays:
+    """`normal_arrays` with q, k, v or dout in one of the patterns of the recipe `repeats`."""
+    arrays = normal_arrays(p, seed)
+    for name, pattern in patterns.items():
+        random = np.random.default_rng([seed, len(name), ord(name[0])])
+        made = PATTERNS[pattern](arrays[name].astype(np.float64), random)
+        arrays[name] = made.astype(arrays[name].dtype)
     return arrays
 
 
