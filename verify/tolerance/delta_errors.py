@@ -194,7 +194,8 @@ def _together(ops: Operands, rounds: Roundings, dout: Float64, out: Float64, row
     alike = rows_that_round_alike(ops, rounds.out) if rounds.arithmetic.delta_from == "out" else None
     if alike is None:
         return np.zeros(out.shape[:2])
-    return over_channels(dout, out, _stored_rounding(out, rounds) * (alike[:, rows] - 1), rounds.out)
+    # Errors of rows are the same where the reference tells them; where it does not, rows differ or P is equal.
+    return over_channels(dout, out, _predicted_rounding(out, rounds) ** 2 * (alike[:, rows] - 1), rounds.out)
 
 
 def stored_dprobs(ops: Operands, rounds: Roundings, product: Products) -> tuple[Real, Real]:
@@ -214,8 +215,12 @@ def _stored_rounding(out: Float64, rounds: Roundings) -> Float64:
 
     On a coarse grid (V near a large mean in bf16) the rounding of out is not uniform, and dP - delta amplifies it.
     """
+    mean_square: Float64 = np.maximum(rounds.out.half_ulp(out) ** 2 / 3.0, _predicted_rounding(out, rounds) ** 2)
+    return mean_square
+
+
+def _predicted_rounding(out: Float64, rounds: Roundings) -> Float64:
+    """What storing the reference's out changes; half an ulp where it overflows."""
     with np.errstate(over="ignore"):
         predicted = out.astype(rounds.out.numpy_dtype).astype(np.float64) - out
-    limit = rounds.out.half_ulp(out)
-    mean_square: Float64 = np.maximum(limit**2 / 3.0, np.where(np.isfinite(predicted), predicted, limit) ** 2)
-    return mean_square
+    return np.where(np.isfinite(predicted), predicted, rounds.out.half_ulp(out))

@@ -1,7 +1,7 @@
 """From the inputs, the fp64 reference and the declared arithmetic to the bound of every output. Sees no candidate.
 
 Cuts the work into blocks so that memory stays linear in the sequence length: rows against all keys (out, lse, dq,
-dbias, dsink), then all rows against keys (dk, dv). A sequence that fits one block is computed once.
+dbias), then all rows (dsink) against keys (dk, dv). A sequence that fits one block is computed once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from verify.errors import require
 from verify.problem import AttentionProblem
 from verify.tolerance.bound import Bound, assemble
 from verify.tolerance.delta_errors import RowErrors, products, row_errors
+from verify.tolerance.equal_rows import equal_weights
 from verify.tolerance.forward_terms import forward_block
 from verify.tolerance.gradient_errors import GradientErrors, gradient_errors
 from verify.tolerance.key_terms import key_terms, value_terms
@@ -155,7 +156,7 @@ def _bound_sequence(
 
 
 def _row_pass(task: _Task, rows: slice) -> _RowPass:
-    """Rows against all keys: out, lse, dq, dbias, dsink."""
+    """Rows against all keys: out, lse, dq, dbias."""
     ops, rounds = task.ops, task.rounds
     block, maxima = score_block(ops, rounds, rows, slice(0, ops.k.shape[1]), None, task.confidence)
     forward = forward_block(ops, rounds, block, maxima, task.confidence)
@@ -168,34 +169,27 @@ def _row_pass(task: _Task, rows: slice) -> _RowPass:
     errors = gradient_errors(ops, rounds, block, maxima, row, product, task.confidence)
     reference = task.reference["dq"][ops.heads, rows]
     task.add("dq", query_terms(ops, rounds, block, maxima, row, errors, forward, reference), (ops.heads, rows))
-    _optional_gradients(task, block, maxima, row, errors)
+    if "dbias" in task.sums:
+        shared = task.problem.bias_broadcast
+        planes = (task.problem.batch if shared[0] else 1) * (task.problem.nheads if shared[1] else 1)
+        task.add("dbias", bias_terms(block, row, errors, rounds, planes), (ops.heads, rows))
     if rows != slice(0, ops.q.shape[1]):
         # The keys come in other blocks; keeping these would take memory quadratic in the length.
         return _RowPass(maxima=maxima, rows=row, block=None, errors=None)
     return _RowPass(maxima=maxima, rows=row, block=block, errors=errors)
 
 
-def _optional_gradients(
-    task: _Task, block: ScoreBlock, maxima: RowMaxima, row: RowErrors, errors: GradientErrors
-) -> None:
-    ops, rounds, rows = task.ops, task.rounds, block.rows
-    if "dbias" in task.sums:
-        shared = task.problem.bias_broadcast
-        planes = (task.problem.batch if shared[0] else 1) * (task.problem.nheads if shared[1] else 1)
-        task.add("dbias", bias_terms(block, row, errors, rounds, planes), (ops.heads, rows))
-    if "dsink" in task.sums:
-        dlse = None if ops.dlse is None else ops.dlse[:, rows]
-        summed = (task.problem.total_q, task.problem.batch)
-        task.add("dsink", sink_terms(ops, rounds, rows, maxima, row, dlse, summed), (ops.heads,))
-
-
 def _key_passes(task: _Task, passes: list[_RowPass]) -> None:
-    """All rows against blocks of keys: dk, dv."""
+    """All rows: dsink, and against blocks of keys dk and dv."""
     ops, rounds = task.ops, task.rounds
     rows_known = [done.rows for done in passes if done.rows is not None]
     if not rows_known or ops.dout is None:
         return
     maxima, row = _join([done.maxima for done in passes]), _join(rows_known)
+    alike = equal_weights(ops, maxima)
+    if "dsink" in task.sums:
+        summed = (task.problem.total_q, task.problem.batch)
+        task.add("dsink", sink_terms(ops, rounds, maxima, row, alike, summed), (ops.heads,))
     whole = slice(0, ops.q.shape[1])
     lines = ops.q.shape[0] * max(1, ops.q.shape[1])
     key_slices = list(_slices(ops.k.shape[1], lines))
@@ -208,8 +202,8 @@ def _key_passes(task: _Task, passes: list[_RowPass]) -> None:
         counts = _key_counts(ops, maxima, block)
         kv_heads = slice(ops.heads.start // ops.group, ops.heads.stop // ops.group)
         place = (kv_heads, keys)
-        task.add("dk", key_terms(ops, rounds, block, row, errors, task.reference["dk"][place], counts), place)
-        values = value_terms(ops, rounds, block, errors, ops.dout, task.reference["dv"][place], counts)
+        task.add("dk", key_terms(ops, rounds, block, row, errors, task.reference["dk"][place], counts, alike), place)
+        values = value_terms(ops, rounds, block, errors, ops.dout, task.reference["dv"][place], counts, alike)
         task.add("dv", values, place)
 
 

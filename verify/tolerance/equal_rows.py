@@ -1,6 +1,6 @@
 """Rows of an operand that are equal have equal errors: weights of their groups, for sums over keys and over rows.
 
-Equal k and equal q err alike in the exponent, equal v and equal dout in dP, equal rows of out in delta and lse.
+Equal k and equal q err alike in the exponent, equal v and equal dout in dP, equal rows of P in delta and lse.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
-from verify.tolerance.correlation import bin_ratio, group_ratio
+from verify.tolerance.correlation import bin_ratio, duplicate_rows, group_ratio
 from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import Real
-from verify.tolerance.scores import ScoreBlock
+from verify.tolerance.scores import RowMaxima, ScoreBlock
 
 Groups = list[Real | None]
 """Per key/value head, group numbers of equal rows; None where all differ."""
@@ -51,15 +51,21 @@ def raised(variance: Real, ratio: Real | None) -> Real:
     return variance if ratio is None else variance * ratio
 
 
-def over_rows_of_a_head(ops: Operands, rows: slice, *several: Groups) -> Float64:
-    """How many rows of their head are equal to each of these rows, (heads, rows); the largest of several groupings."""
-    ratio: Float64 = np.ones(ops.lse[:, rows].shape)
+def equal_weights(ops: Operands, maxima: RowMaxima) -> Groups:
+    """Groups of rows whose P is equal: out and ln l are, to fp32. For all rows of the sequence."""
+    signature = np.concatenate([ops.out, maxima.log_sum[..., None]], axis=-1).astype(np.float32)
+    return duplicate_rows(ops.stack(signature).astype(np.float64))
+
+
+def over_rows_of_a_head(ops: Operands, *several: Groups) -> Float64:
+    """How many rows of their head are equal to each row, (heads, rows); the largest of several groupings."""
+    ratio: Float64 = np.ones(ops.lse.shape)
     for groups in several:
         for head in range(ratio.shape[0]):
             numbers = groups[head // ops.group]
             if numbers is not None:
                 mine = numbers.reshape(ops.group, -1)[head % ops.group]
-                ratio[head] = np.maximum(ratio[head], np.bincount(mine)[mine[rows]])
+                ratio[head] = np.maximum(ratio[head], np.bincount(mine)[mine])
     return ratio
 
 

@@ -70,8 +70,6 @@ class Operands:
     """Per key/value head, group numbers of equal rows of the stacked queries (group * rows)."""
     dout_groups: list[Real | None]
     """The same of dout."""
-    out_groups: list[Real | None]
-    """The same of the reference's out in fp32."""
 
     @property
     def dropout_factor(self) -> float:
@@ -189,5 +187,4 @@ def operands_of(
         value_groups=duplicate_rows(v.values.astype(np.float64)) if backward else none,
         query_groups=stacked_groups(q) if backward else none,
         dout_groups=none if dout is None else stacked_groups(dout.values),
-        out_groups=stacked_groups(finite(out[heads]).astype(np.float32)) if backward else none,
     )

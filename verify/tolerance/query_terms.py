@@ -11,7 +11,7 @@ from verify.dense import Float64
 from verify.dtypes import float_format
 from verify.tolerance.delta_errors import RowErrors
 from verify.tolerance.equal_addends import repeated_over_keys, repeated_weights
-from verify.tolerance.equal_rows import over_keys, over_rows_of_a_head, raised
+from verify.tolerance.equal_rows import Groups, over_keys, over_rows_of_a_head, raised
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import also, as_rows, finish, repeated_variance, repeated_worst, underflow_floor
@@ -139,22 +139,22 @@ def bias_terms(
 def sink_terms(
     ops: Operands,
     rounds: Roundings,
-    block: slice,
     maxima: RowMaxima,
     rows: RowErrors,
-    dlse: Float64 | None,
+    alike: Groups,
     summed: tuple[int, int],
 ) -> Terms:
-    """Terms of dsink = sum_i P_sink,i (dlse_i - delta_i), (heads,), from some rows.
+    """Terms of dsink = sum_i P_sink,i (dlse_i - delta_i), (heads,), from all rows of a sequence.
 
     Parameters
     ----------
-    block : slice
-        The rows.
+    alike : groups
+        Rows of equal P (`equal_weights`).
     summed : (int, int)
         Rows of the whole case and sequences that they come from: the sum runs over all of them.
     """
     assert ops.sink is not None
+    dlse = ops.dlse
     logit = np.abs(ops.sink)[:, None]
     probs = np.where(maxima.alive, np.exp(np.minimum(ops.sink[:, None] - maxima.lse, 0.0)), 0.0)
     value = rows.delta if dlse is None else rows.delta - dlse / rows.unit
@@ -164,11 +164,11 @@ def sink_terms(
     own_exp = 2.0 * rounds.arithmetic.exp_ulp
     count, sequences = float(summed[0] + 2), float(summed[1])
     reach = weighted.sum(axis=1)
-    alike = over_rows_of_a_head(ops, block, ops.query_groups, ops.out_groups)
-    delta_variance = (rows.delta_variance + 3.0 * KAPPA_SQ * parts**2) * alike + rows.delta_together
+    times = over_rows_of_a_head(ops, ops.query_groups, alike)
+    delta_variance = (rows.delta_variance + 3.0 * KAPPA_SQ * parts**2) * times + rows.delta_together
     repeated = repeated_weights(weighted.astype(np.float32)) if weighted.shape[1] > INDEPENDENT else 1.0
     variance = {
-        "exponent": U**2 * (weighted**2 * exponent * alike).sum(axis=1),
+        "exponent": U**2 * (weighted**2 * exponent * times).sum(axis=1),
         "delta": U**2 * (probs**2 * delta_variance).sum(axis=1),
         "accumulation": KAPPA_SQ * U**2 * count * repeated * sequences * reach**2,
     }
