@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from verify.dtypes import BF16
+from verify.dtypes import float_format
 from verify.problem import AttentionProblem
 from verify.verdict import Finding, Status
 
@@ -50,8 +50,9 @@ _NAN_IN_SUMS: Statuses = {"aggregate": Status.NUMERICAL}
 
 
 def _rounded_scale(problem: AttentionProblem) -> bool:
-    """Whether bf16 inputs meet a scale that is no bf16 number."""
-    return problem.dtype == "bf16" and float(BF16.numpy_dtype.type(problem.softmax_scale)) != problem.softmax_scale
+    """Whether fp16 or bf16 inputs meet a scale that is no number of their format."""
+    rounded = float(float_format(problem.dtype).numpy_dtype.type(problem.softmax_scale))
+    return problem.dtype != "fp32" and rounded != problem.softmax_scale
 
 
 _NAN_ROWS = {"special_values": Status.NONFINITE}
@@ -167,25 +168,40 @@ KNOWN = (
             "a row whose scores are all NaN; right with ORT_GQA_DISABLE_FLASH_ATTENTION=1 (docs/findings.md)"
         ),
     ),
-    KnownDeviation(
-        candidate="jax_attention",
-        findings={**_NAN_IN_PADDING, "backward": Status.NONFINITE},
-        example="attn1:b=2,sq=1,sk=3,h=1,d=8,dtype=fp32,lenk=2+3,seed=1",
-        applies=lambda problem: problem.seqlens_k is not None,
-        reason=(
-            "known: JAX 0.10 multiplies v beyond key_value_seq_lengths by a weight of 0: a NaN in the padding reaches "
-            "out and the gradients (docs/findings.md)"
-        ),
+    *(
+        KnownDeviation(
+            candidate="jax_attention",
+            findings=findings,
+            example=example,
+            applies=lambda problem: problem.seqlens_k is not None,
+            reason=(
+                "known: JAX 0.10 multiplies v beyond key_value_seq_lengths by a weight of 0: a NaN in the padding "
+                "reaches out and the gradients (docs/findings.md)"
+            ),
+        )
+        for findings, example in (
+            (
+                {**_NAN_IN_PADDING, "backward": Status.NONFINITE},
+                "attn1:b=2,sq=1,sk=3,h=1,d=8,dtype=fp32,lenk=2+3,seed=1",
+            ),
+            (_NAN_IN_SUMS, "attn1:b=1,sq=11,sk=11,h=1,d=95,dtype=bf16,lenk=3,recipe=logits:max=10.0,seed=303001034"),
+        )
     ),
-    KnownDeviation(
-        candidate="mlx_attention",
-        findings={"aggregate": Status.NUMERICAL},
-        example="attn1:b=1,sq=129,sk=129,h=4,d=72,dtype=bf16,recipe=normal,seed=1",
-        applies=_rounded_scale,
-        reason=(
-            "known: MLX 0.32 rounds the softmax scale to bf16, so that all scores are off by one factor, up to 0.4 % "
-            "(docs/findings.md)"
-        ),
+    *(
+        KnownDeviation(
+            candidate="mlx_attention",
+            findings={"aggregate": Status.NUMERICAL},
+            example=example,
+            applies=_rounded_scale,
+            reason=(
+                "known: MLX 0.32 rounds the softmax scale to the dtype of the inputs, so that all scores are off by "
+                "one factor, up to 0.4 % in bf16 and 0.05 % in fp16 (docs/findings.md)"
+            ),
+        )
+        for example in (
+            "attn1:b=1,sq=129,sk=129,h=4,d=72,dtype=bf16,recipe=normal,seed=1",
+            "attn1:b=3,sq=44,sk=49,h=1,d=40,dtype=fp16,recipe=normal,seed=0",
+        )
     ),
 )
 

@@ -41,6 +41,8 @@ _MASK_NEEDS: dict[str, frozenset[str]] = {"none": frozenset(), "causal_window": 
 _PACKED_FORMS = ("plain", "lengths")
 REPEATS = (Recipe.of("repeats"),) * 4
 """One case in ten: its four patterns are drawn apart."""
+WIDEST = 256
+"""Largest head_dim of fused kernels; no value of the grid beyond one trap."""
 T = TypeVar("T")
 
 
@@ -151,7 +153,7 @@ def _space(
     require(max_seqlen >= 1, "max_seqlen", max_seqlen, "an integer >= 1")
     require(max_batch >= 1, "max_batch", max_batch, "an integer >= 1")
     multiple, most = capabilities.head_dim_multiple, capabilities.max_head_dim
-    fitting = tuple(dim for dim in (*HEAD_DIMS, *ODD_HEAD_DIMS) if dim % multiple == 0 and dim <= most)
+    fitting = tuple(dim for dim in (*HEAD_DIMS, *ODD_HEAD_DIMS, WIDEST) if dim % multiple == 0 and dim <= most)
     space = _Space(
         dtypes=tuple(name for name in STORAGE_DTYPES if name in dtypes and name in capabilities.dtypes),
         features=frozenset(features) & capabilities.features,

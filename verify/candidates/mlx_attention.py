@@ -28,6 +28,7 @@ def _arithmetic(storage: str) -> Arithmetic:
         probs_backward_dtype=storage,
         dprobs_dtype=storage,
         dscores_dtype=storage,
+        group_sum_dtype=storage,
         products_exact=storage != "fp32",
         exp_ulp=4.0,
         delta_from="dprobs",

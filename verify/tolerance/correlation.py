@@ -58,6 +58,8 @@ def bin_ratio(values: Real, weights: Real, form: FloatFormat) -> Real:
     ordered_bins = (keys >> np.uint64(32)).reshape(heads * lines, n)
     opens = np.ones(ordered_bins.shape, dtype=bool)
     opens[:, 1:] = ordered_bins[:, 1:] != ordered_bins[:, :-1]
+    if opens.all():
+        return np.ones(values.shape, dtype=np.float32)
     totals = np.add.reduceat(weights.reshape(-1)[order], np.flatnonzero(opens))
     mates = np.empty(values.size, dtype=np.float32)
     mates[order] = totals[np.cumsum(opens) - 1]
@@ -77,6 +79,12 @@ def _bins(values: Real, form: FloatFormat) -> NDArray[np.uint32]:
     dropped = np.uint32(max(0, 24 - form.precision - BIN_BITS))
     bins: NDArray[np.uint32] = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> dropped
     return bins
+
+
+def crowded(values: Real, form: FloatFormat, count: int) -> bool:
+    """Whether more than `count` numbers >= 0 of some line (heads, lines, n) share a bin."""
+    ordered = np.sort(_bins(values, form), axis=-1)
+    return bool((ordered[..., count:] == ordered[..., :-count]).any())
 
 
 def significand_ratio(values: Real, form: FloatFormat) -> Real:

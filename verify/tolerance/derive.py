@@ -20,7 +20,7 @@ from verify.errors import require
 from verify.problem import AttentionProblem
 from verify.tolerance.bound import Bound, assemble
 from verify.tolerance.delta_errors import RowErrors, products, row_errors
-from verify.tolerance.equal_rows import equal_weights
+from verify.tolerance.equal_rows import RowRatios, equal_weights
 from verify.tolerance.forward_terms import forward_block
 from verify.tolerance.gradient_errors import GradientErrors, gradient_errors
 from verify.tolerance.key_terms import key_terms, value_terms
@@ -201,9 +201,9 @@ def _key_passes(task: _Task, passes: list[_RowPass]) -> None:
             errors = gradient_errors(ops, rounds, block, maxima, row, product, task.confidence)
         counts = _key_counts(ops, maxima, block)
         kv_heads = slice(ops.heads.start // ops.group, ops.heads.stop // ops.group)
-        place = (kv_heads, keys)
-        task.add("dk", key_terms(ops, rounds, block, row, errors, task.reference["dk"][place], counts, alike), place)
-        values = value_terms(ops, rounds, block, errors, ops.dout, task.reference["dv"][place], counts, alike)
+        place, ratios = (kv_heads, keys), RowRatios.of(ops, block, alike)
+        task.add("dk", key_terms(ops, rounds, block, row, errors, task.reference["dk"][place], counts, ratios), place)
+        values = value_terms(ops, rounds, block, errors, ops.dout, task.reference["dv"][place], counts, ratios)
         task.add("dv", values, place)
 
 

@@ -5,11 +5,13 @@ Equal k and equal q err alike in the exponent, equal v and equal dout in dP, equ
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import FloatFormat
-from verify.tolerance.correlation import bin_ratio, duplicate_rows, group_ratio
+from verify.tolerance.correlation import bin_ratio, crowded, duplicate_rows, group_ratio
 from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import Real
 from verify.tolerance.scores import RowMaxima, ScoreBlock
@@ -33,17 +35,35 @@ def over_keys(ops: Operands, block: ScoreBlock, groups: Groups) -> Real | None:
     return ratio
 
 
-def over_rows(ops: Operands, block: ScoreBlock, *several: Groups) -> Real | None:
-    """Down the columns, weight of each row's group over its own, (heads, rows, keys); the largest of the groupings."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowRatios:
+    """Down the columns of a block, weight of a row's group over its own, (heads, rows, keys); None without equals."""
+
+    queries: Real | None
+    """Equal q."""
+    weights: Real | None
+    """Equal q or equal P: the larger."""
+    douts: Real | None
+    """Equal dout."""
+
+    @staticmethod
+    def of(ops: Operands, block: ScoreBlock, alike: Groups) -> RowRatios:
+        """Ratios of a block that spans all rows; `alike` from `equal_weights`."""
+        queries, same = (_over_rows(ops, block, groups) for groups in (ops.query_groups, alike))
+        weights = queries if same is None else same if queries is None else np.maximum(queries, same)
+        return RowRatios(queries=queries, weights=weights, douts=_over_rows(ops, block, ops.dout_groups))
+
+
+def _over_rows(ops: Operands, block: ScoreBlock, groups: Groups) -> Real | None:
+    if all(numbers is None for numbers in groups):
+        return None
     stacked = ops.stack(block.probs)
-    ratio: Real | None = None
-    for groups in several:
-        for kv_head, numbers in enumerate(groups):
-            if numbers is not None:
-                ratio = np.ones(stacked.shape, dtype=np.float32) if ratio is None else ratio
-                by_key = np.ascontiguousarray(stacked[kv_head].T)[None]
-                ratio[kv_head] = np.maximum(ratio[kv_head], group_ratio(by_key, numbers)[0].T)
-    return None if ratio is None else ratio.reshape(block.probs.shape)
+    ratio = np.ones(stacked.shape, dtype=np.float32)
+    for kv_head, numbers in enumerate(groups):
+        if numbers is not None:
+            by_key = np.ascontiguousarray(stacked[kv_head].T)[None]
+            ratio[kv_head] = group_ratio(by_key, numbers)[0].T
+    return ratio.reshape(block.probs.shape)
 
 
 def raised(variance: Real, ratio: Real | None) -> Real:
@@ -75,5 +95,7 @@ def rows_that_round_alike(ops: Operands, form: FloatFormat) -> Real | None:
     if stacked.shape[1] <= FEW:
         return None
     by_channel = np.ascontiguousarray(stacked.swapaxes(1, 2))
+    if not crowded(by_channel, form, FEW):
+        return None
     count = bin_ratio(by_channel, np.ones_like(by_channel), form).swapaxes(1, 2).reshape(ops.out.shape)
-    return None if count.max(initial=0.0) <= FEW else np.maximum(count / np.float32(FEW), np.float32(1))
+    return np.maximum(count / np.float32(FEW), np.float32(1))

@@ -11,7 +11,7 @@ from verify.dense import Float64
 from verify.dtypes import float_format
 from verify.tolerance.delta_errors import RowErrors
 from verify.tolerance.equal_addends import repeated_over_rows
-from verify.tolerance.equal_rows import Groups, over_rows, raised
+from verify.tolerance.equal_rows import RowRatios, raised
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import (
     also,
@@ -39,7 +39,7 @@ def key_terms(
     errors: GradientErrors,
     reference: Float64,
     counts: Float64,
-    alike: Groups,
+    ratios: RowRatios,
 ) -> Terms:
     """Terms of dk for keys whose block spans all rows; reference dk (kv heads, keys, head_dim).
 
@@ -47,8 +47,8 @@ def key_terms(
     ----------
     counts : fp64 (kv heads, keys, 1)
         Rows of the group that see each key.
-    alike : groups
-        Rows of equal P (`equal_weights`).
+    ratios : RowRatios
+        Of the block.
     """
     queries, scale = ops.q_scaled, ops.sequence.softmax_scale
     unit = scale * rows.unit * queries.unit
@@ -56,10 +56,10 @@ def key_terms(
     grown = errors.inflation * sloped
     centred = errors.inflation * errors.dscores_sloped
     row_variance = grown**2 * as_rows(rows.delta_variance) + centred**2 * as_rows(rows.lse_variance)
-    independent = raised(row_variance, over_rows(ops, block, ops.query_groups, alike))
+    independent = raised(row_variance, ratios.weights)
     independent = independent + grown**2 * as_rows(rows.delta_together)
-    independent = independent + raised(errors.own_exponent, over_rows(ops, block, ops.query_groups))
-    independent = independent + raised(errors.products, over_rows(ops, block, ops.dout_groups))
+    independent = independent + raised(errors.own_exponent, ratios.queries)
+    independent = independent + raised(errors.products, ratios.douts)
     for rounding in errors.stored:
         independent = independent + rounding.over_rows(ops)
     hard_weights = errors.hard + grown * as_rows(rows.delta_hard) + centred * as_rows(rows.lse_hard)
@@ -90,15 +90,14 @@ def value_terms(
     dout: Scaled,
     reference: Float64,
     counts: Float64,
-    alike: Groups,
+    ratios: RowRatios,
 ) -> Terms:
     """Terms of dv for keys whose block spans all rows; reference dv (kv heads, keys, head_dim_v)."""
     factor = np.float32(1) if block.dropout is None else block.dropout
     weights = block.probs * factor
     swollen = weights * errors.inflation
-    exponent = raised(errors.exponent_variance, over_rows(ops, block, ops.query_groups))
-    row_ratio = over_rows(ops, block, ops.query_groups, alike)
-    exponent = swollen * swollen * (exponent + raised(errors.row_exponent_variance, row_ratio))
+    exponent = raised(errors.exponent_variance, ratios.queries)
+    exponent = swollen * swollen * (exponent + raised(errors.row_exponent_variance, ratios.weights))
     limit_weights = weights * errors.worst_exponent
     variance = {"exponent": U**2 * ops.onto_keys(exponent, dout.square)}
     rounded = _backward_probs_rounding(ops, rounds, block)
