@@ -1,6 +1,7 @@
 """mlx.core.fast.scaled_dot_product_attention on the CPU; the gradients come from mlx.core.vjp.
 
-Read from mlx/fast.cpp (the CPU runs its fallback); version 0.32 is the one that was tried.
+Read from mlx/fast.cpp (the CPU runs its fallback, which is differentiated operation by operation: mlx/primitives.cpp);
+version 0.32 is the one that was tried.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from verify.dtypes import BF16, STORAGE_DTYPES
 
 def _arithmetic(storage: str) -> Arithmetic:
     """The fallback: q times the scale, S, the normalised P, dP and dS each stored in the inputs' dtype; softmax in
-    fp32. The scale itself is first rounded to that dtype, one more rounding of every score.
+    fp32. The scale itself is first rounded to that dtype, one more rounding of every score. Matmul::vjp stores dk and
+    dv of every query head, and broadcast_vjp sums those of a group, in that dtype as well.
+
+    Not declared, for want of words: Softmax::vjp stores P dP, delta and P delta, Multiply::vjp rounds dq once more, and
+    dk is a product with the rounded q times scale (docs/findings.md).
     """
     return Arithmetic(
         scale_on="q",

@@ -12,6 +12,7 @@ import pytest
 from verify.candidate import Call, RefusedError
 from verify.candidates import builtin_names, load
 from verify.candidates.masks import blind_rows, keep_mask, positional_keep
+from verify.candidates.openvino_attention import MODELS_KEPT, compiled_model
 from verify.candidates.torch_arrays import to_array
 from verify.candidates.torch_device import ALIGNMENT, to_device
 from verify.case import Case
@@ -71,6 +72,30 @@ def test_library_is_right_wherever_a_row_sees_a_key(name: str, case: str) -> Non
     problem = Case.parse(record.case_id).problem
     failing = [finding for finding in record.verdict.findings if finding.status.is_failure]
     assert [finding for finding in failing if known_reason(name, problem, finding) is None] == []
+
+
+@pytest.mark.parametrize(
+    "case_id",
+    [
+        "attn1:b=3,sq=2,sk=100,h=14,hkv=2,d=96,dv=64,dtype=fp16,recipe=near_overflow,seed=303003012",
+        "attn1:b=2,sq=3,sk=129,h=9,hkv=3,d=64,dtype=fp16,causal=1,align=top_left,layout=broadcast,recipe=subnormal,seed=0",
+    ],
+)
+def test_heads_of_a_group_are_summed_as_mlx_declares(case_id: str) -> None:
+    if reason := load("mlx_attention").unavailable():
+        pytest.skip(reason)
+    options = RunOptions(candidates=("mlx_attention",), checks=("backward",), timeout_s=300.0, run_id="test")
+    (record,) = run_cases([Case.parse(case_id)], options, on_line=lambda line: None)
+    assert record.verdict.status is Status.PASS
+
+
+def test_openvino_keeps_few_models() -> None:
+    if reason := load("openvino_attention").unavailable():
+        pytest.skip(reason)
+    for keys in range(1, MODELS_KEPT + 3):
+        case = Case.parse(f"attn1:b=1,sq=1,sk={keys},h=1,d=8,dtype=fp32")
+        load("openvino_attention").run(Call(problem=case.problem, arrays=make_inputs(case).arrays, backward=False))
+    assert compiled_model.cache_info().currsize == MODELS_KEPT
 
 
 @pytest.mark.parametrize(
