@@ -117,7 +117,8 @@ def _errors(
     assert ops.dout is not None, "asked only for a backward"
     block, maxima = score_block(ops, rounds, slice(0, part.seqlen_q), slice(0, part.seqlen_k), None, CONFIDENCE)
     product = products(ops, block, ops.dout)
-    row = row_errors(ops, rounds, block, maxima, forward_block(ops, rounds, block, maxima, CONFIDENCE), product)
+    forward = forward_block(ops, rounds, block, maxima, CONFIDENCE)
+    row = row_errors(ops, rounds, block, maxima, forward, product, CONFIDENCE)
     found = gradient_errors(ops, rounds, block, maxima, row, product, CONFIDENCE)
     exponent_variance = found.exponent_variance + found.row_exponent_variance
     probs = block.probs * (CONFIDENCE * U * np.sqrt(exponent_variance) + U * found.exponent_hard)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from verify.dense import Float64
 from verify.dtypes import FP32, FloatFormat
-from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import KAPPA_SQ, Real
 
 BIN_BITS = 3
@@ -68,23 +67,17 @@ def bin_ratio(values: Real, weights: Real, form: FloatFormat) -> Real:
     return ratio
 
 
-def _bins(values: Real, form: FloatFormat) -> NDArray[np.uint32]:
-    """Number of the 1/8-ulp bin of each value >= 0."""
+def _bins(values: Real, form: FloatFormat, bits: int = BIN_BITS) -> NDArray[np.uint32]:
+    """Number of the bin of 2^-bits ulp of each value >= 0."""
     if form.min_exponent > FP32.min_exponent:
         # On top of the smallest normal number the spacing is that of the subnormals; normal numbers make room.
         smallest = np.float32(2.0**form.min_exponent)
         lifted = np.where(values > np.float32(form.half_subnormal), values + smallest, np.float32(0))
         values = np.where(values < smallest, lifted, values + values)
     # fp32 has no bits to drop: only equal values share a bin.
-    dropped = np.uint32(max(0, 24 - form.precision - BIN_BITS))
+    dropped = np.uint32(max(0, 24 - form.precision - bits))
     bins: NDArray[np.uint32] = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> dropped
     return bins
-
-
-def crowded(values: Real, form: FloatFormat, count: int) -> bool:
-    """Whether more than `count` numbers >= 0 of some line (heads, lines, n) share a bin."""
-    ordered = np.sort(_bins(values, form), axis=-1)
-    return bool((ordered[..., count:] == ordered[..., :-count]).any())
 
 
 def significand_ratio(values: Real, form: FloatFormat) -> Real:
@@ -108,10 +101,11 @@ def over_channels(factors: Float64, values: Float64, variance: Float64, form: Fl
         channels share one; else sum factor^2 variance.
     """
     apart: Float64 = (factors**2 * variance).sum(axis=-1)
-    bins = _bins(np.abs(values).astype(np.float32), form)
+    # Half an ulp: neighbouring numbers beside those of the format err to the same side too.
+    bins = _bins(np.abs(values).astype(np.float32), form, bits=1)
     ordered = np.sort(bins, axis=-1)
     repeated = ((ordered[..., 2:] == ordered[..., :-2]) & (ordered[..., 2:] > 0)).any(axis=-1)
-    if values.shape[-1] <= INDEPENDENT or not repeated.any():
+    if not repeated.any():
         return apart
     order = np.argsort(bins[repeated], axis=-1)
     numbers, signed, largest = (

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify.dense import Float64
-from verify.dtypes import float_format
+from verify.dtypes import FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor, over_channels
 from verify.tolerance.equal_addends import repeated_in_delta, repeated_over_channels, repeated_weights
-from verify.tolerance.equal_rows import rows_that_round_alike
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.operands import Operands, Scaled
 from verify.tolerance.probs_rounding import rounding_bound
@@ -34,8 +33,8 @@ class RowErrors:
     """Bound on all of it, absolute."""
     delta_variance: Float64
     """Units of U^2 and unit^2."""
-    delta_together: Float64
-    """What roundings of out that rows share add to it in sums over rows."""
+    delta_predicted: Float64
+    """Error of delta that storing the reference's own out, P and dP gives, signed, units of unit."""
     delta_hard: Float64
     """Units of U and unit."""
     delta_worst: Float64
@@ -97,30 +96,35 @@ def row_errors(
     maxima: RowMaxima,
     forward: ForwardBlock,
     product: Products,
+    confidence: float,
 ) -> RowErrors:
-    """Errors of lse and delta for rows whose block spans all keys."""
+    """Errors of lse and delta for rows whose block spans all keys.
+
+    What a pre-scaled q or k gives is common to rows and keys as a linear function, so all of it counts as correlated.
+    """
     assert ops.dout is not None
     dout = ops.dout.values[:, block.rows].astype(np.float64) * ops.dout.unit
     out = ops.out[:, block.rows]
     lse = np.abs(maxima.lse)
     delta = (dout * out).sum(axis=-1)
     stored = rounds.lse.half_ulp(maxima.lse) if rounds.arithmetic.lse_stored else 0.0
-    lse_variance = forward.lse_variance + KAPPA_SQ * 3.0 * lse**2
+    lse_variance = np.maximum(forward.lse_variance - forward.lse_shared, 0.0) + KAPPA_SQ * 3.0 * lse**2
+    lse_hard = (forward.lse_hard + stored) / U + confidence * np.sqrt(forward.lse_shared)
     delta_abs = (np.abs(dout) * np.abs(out)).sum(axis=-1)
-    variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta_abs)
+    variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta_abs, confidence)
     if rounds.arithmetic.delta_from == "dprobs":
         variance = variance + lse_variance * (delta / product.unit) ** 2
-        hard = hard + (forward.lse_hard + stored) / U * np.abs(delta) / product.unit
+        hard = hard + lse_hard * np.abs(delta) / product.unit
     if ops.dlse is not None:
         variance = variance + KAPPA_SQ * ((np.abs(delta) + np.abs(ops.dlse[:, block.rows])) / product.unit) ** 2
     return RowErrors(
         unit=product.unit,
         delta=delta / product.unit,
         lse_variance=np.where(maxima.alive, lse_variance, 0.0),
-        lse_hard=np.where(maxima.alive, (forward.lse_hard + stored) / U, 0.0),
+        lse_hard=np.where(maxima.alive, lse_hard, 0.0),
         lse_worst=np.where(maxima.alive, forward.lse_worst + stored + 3.0 * U * lse, 0.0),
         delta_variance=variance,
-        delta_together=_together(ops, rounds, dout, out, block.rows) / (U * product.unit) ** 2,
+        delta_predicted=_predicted(ops, rounds, block, product, dout),
         delta_hard=hard,
         delta_worst=worst,
         delta_overflows=forward.out_overflows if rounds.arithmetic.delta_from == "out" else np.isinf(worst),
@@ -135,6 +139,7 @@ def _delta_errors(
     product: Products,
     dout: Float64,
     delta_abs: Float64,
+    confidence: float,
 ) -> tuple[Float64, Float64, Float64]:
     """Variance (U^2 unit^2), hard bound (U unit) and worst case (unit) of delta."""
     unit, out = product.unit, ops.out[:, block.rows]
@@ -146,10 +151,11 @@ def _delta_errors(
     if forward.key_ratio is not None:
         weighted = weighted * forward.key_ratio
     variance = (weighted * seen**2).sum(axis=-1).astype(np.float64)
+    shared = 0.0
     if block.shared_variance is not None:
         # Common to the keys as a linear function: Cauchy-Schwarz over the row.
-        shared = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
-        variance = variance + shared * (block.probs * centred**2).sum(axis=-1)
+        of_row = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
+        shared = confidence * np.sqrt(of_row * (block.probs * centred**2).sum(axis=-1))
     if forward.rounded_probs is not None:
         # Where the row sum holds the same errors, they see Z dP - delta.
         summed = rounds.arithmetic.sum_rounded_probs
@@ -169,7 +175,7 @@ def _delta_errors(
         variance = variance + over_channels(dout, out, forward.out_variance, rounds.out) / (U * unit) ** 2
         repeated = repeated_in_delta(ops, block.rows, out)
     variance = variance + KAPPA_SQ * (count / 3.0 * repeated + 1.0) * (products_abs / unit) ** 2
-    hard = (np.abs(dout) * forward.out_hard).sum(axis=-1) / (U * unit)
+    hard = (np.abs(dout) * forward.out_hard).sum(axis=-1) / (U * unit) + shared
     worst = (np.abs(dout) * forward.out_worst).sum(axis=-1)
     if rounds.arithmetic.delta_from == "out":
         variance = variance + over_channels(dout, out, _stored_rounding(out, rounds), rounds.out) / (U * unit) ** 2
@@ -189,13 +195,24 @@ def _delta_errors(
     return variance, hard, worst
 
 
-def _together(ops: Operands, rounds: Roundings, dout: Float64, out: Float64, rows: slice) -> Float64:
-    """Variance of delta that sums over rows see beyond independent rows, (heads, rows)."""
-    alike = rows_that_round_alike(ops, rounds.out) if rounds.arithmetic.delta_from == "out" else None
-    if alike is None:
-        return np.zeros(out.shape[:2])
-    # Errors of rows are the same where the reference tells them; where it does not, rows differ or P is equal.
-    return over_channels(dout, out, _predicted_rounding(out, rounds) ** 2 * (alike[:, rows] - 1), rounds.out)
+def _predicted(ops: Operands, rounds: Roundings, block: ScoreBlock, product: Products, dout: Float64) -> Float64:
+    """What the declared roundings of out, P and dP change in delta where what is rounded is known, (heads, rows).
+
+    It is signed: rows and channels whose numbers lie alike beside those of the format err to one side together.
+    """
+    arithmetic, out = rounds.arithmetic, ops.out[:, block.rows]
+    change = np.zeros(out.shape[:2])
+    if arithmetic.delta_from == "out":
+        change = (dout * _storing(out, rounds.out)).sum(axis=-1) / product.unit
+    if rounds.u_probs_normalised:
+        change = change + (_storing(block.probs, float_format(arithmetic.probs_normalised_dtype)) * product.dprobs).sum(
+            -1
+        )
+    if rounds.u_dprobs and arithmetic.delta_from == "dprobs":
+        factor = np.float32(product.unit / ops.dropout_factor)
+        stored = _storing(product.dprobs * factor, float_format(arithmetic.dprobs_dtype)) / factor
+        change = change + (block.probs * stored).sum(axis=-1)
+    return change
 
 
 def stored_dprobs(ops: Operands, rounds: Roundings, product: Products) -> tuple[Real, Real]:
@@ -215,12 +232,13 @@ def _stored_rounding(out: Float64, rounds: Roundings) -> Float64:
 
     On a coarse grid (V near a large mean in bf16) the rounding of out is not uniform, and dP - delta amplifies it.
     """
-    mean_square: Float64 = np.maximum(rounds.out.half_ulp(out) ** 2 / 3.0, _predicted_rounding(out, rounds) ** 2)
+    mean_square: Float64 = np.maximum(rounds.out.half_ulp(out) ** 2 / 3.0, _storing(out, rounds.out) ** 2)
     return mean_square
 
 
-def _predicted_rounding(out: Float64, rounds: Roundings) -> Float64:
-    """What storing the reference's out changes; half an ulp where it overflows."""
+def _storing(values: Real, form: FloatFormat) -> Real:
+    """Signed change when values are stored in the format; half an ulp where they overflow it."""
     with np.errstate(over="ignore"):
-        predicted = out.astype(rounds.out.numpy_dtype).astype(np.float64) - out
-    return np.where(np.isfinite(predicted), predicted, rounds.out.half_ulp(out))
+        change = values.astype(form.numpy_dtype).astype(values.dtype) - values
+    good = np.isfinite(change)
+    return change if good.all() else np.where(good, change, form.half_ulp(values.astype(np.float64)))

@@ -165,7 +165,7 @@ def _row_pass(task: _Task, rows: slice) -> _RowPass:
     if not task.backward or ops.dout is None:
         return _RowPass(maxima=maxima, rows=None, block=None, errors=None)
     product = products(ops, block, ops.dout)
-    row = row_errors(ops, rounds, block, maxima, forward, product)
+    row = row_errors(ops, rounds, block, maxima, forward, product, task.confidence)
     errors = gradient_errors(ops, rounds, block, maxima, row, product, task.confidence)
     reference = task.reference["dq"][ops.heads, rows]
     task.add("dq", query_terms(ops, rounds, block, maxima, row, errors, forward, reference), (ops.heads, rows))

@@ -74,7 +74,7 @@ def repeated_over_channels(ops: Operands, rows: slice, keys: slice, steps: int, 
         At least 1 and at most `steps`.
     """
     left, right = (ops.query_repeats, ops.key_repeats) if scores else (ops.dout_repeats, ops.value_repeats)
-    if left is None or right is None or steps <= INDEPENDENT:
+    if left is None or right is None:
         return None
     factor: Real = np.minimum(left[:, rows, None], np.repeat(right[:, None, keys], ops.group, axis=0))
     return np.minimum(factor, np.float32(steps))

@@ -10,17 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify.dense import Float64
-from verify.dtypes import FloatFormat
-from verify.tolerance.correlation import bin_ratio, crowded, duplicate_rows, group_ratio
+from verify.tolerance.correlation import duplicate_rows, group_ratio
 from verify.tolerance.operands import Operands
 from verify.tolerance.roundings import Real
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 
 Groups = list[Real | None]
 """Per key/value head, group numbers of equal rows; None where all differ."""
-FEW = 16
-"""Equal errors that are each at most h, with mean square h^2 / 3, need no more than ten deviations of independent ones:
-10 sqrt(n / 3) h >= n h up to n = 33; half of that leaves room for other errors that are equal too."""
 
 
 def over_keys(ops: Operands, block: ScoreBlock, groups: Groups) -> Real | None:
@@ -72,8 +68,11 @@ def raised(variance: Real, ratio: Real | None) -> Real:
 
 
 def equal_weights(ops: Operands, maxima: RowMaxima) -> Groups:
-    """Groups of rows whose P is equal: out and ln l are, to fp32. For all rows of the sequence."""
-    signature = np.concatenate([ops.out, maxima.log_sum[..., None]], axis=-1).astype(np.float32)
+    """Groups of rows whose weights of keys are equal up to a factor: out and ln l without the sink are, to fp32."""
+    seen = np.zeros(maxima.lse.shape) if ops.sink is None else np.exp(np.minimum(ops.sink[:, None] - maxima.lse, 0.0))
+    share = np.maximum(1.0 - seen, 1e-12)
+    log_sum = np.where(maxima.alive, maxima.lse + np.log(share) - maxima.key_peak, 0.0)
+    signature = np.concatenate([ops.out / share[..., None], log_sum[..., None]], axis=-1).astype(np.float32)
     return duplicate_rows(ops.stack(signature).astype(np.float64))
 
 
@@ -87,15 +86,3 @@ def over_rows_of_a_head(ops: Operands, *several: Groups) -> Float64:
                 mine = numbers.reshape(ops.group, -1)[head % ops.group]
                 ratio[head] = np.maximum(ratio[head], np.bincount(mine)[mine])
     return ratio
-
-
-def rows_that_round_alike(ops: Operands, form: FloatFormat) -> Real | None:
-    """max(1, n / FEW), n the rows that have out in the same 1/8-ulp bin of the channel, (heads, rows, head_dim_v)."""
-    stacked = ops.stack(np.abs(ops.out).astype(np.float32))
-    if stacked.shape[1] <= FEW:
-        return None
-    by_channel = np.ascontiguousarray(stacked.swapaxes(1, 2))
-    if not crowded(by_channel, form, FEW):
-        return None
-    count = bin_ratio(by_channel, np.ones_like(by_channel), form).swapaxes(1, 2).reshape(ops.out.shape)
-    return np.maximum(count / np.float32(FEW), np.float32(1))

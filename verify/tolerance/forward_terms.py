@@ -18,6 +18,7 @@ from verify.tolerance.roundings import KAPPA_SQ, SAFETY, Real, Roundings, U
 from verify.tolerance.row_exponents import ExponentErrors, WorstExponent, exponent_errors, worst_exponent
 from verify.tolerance.row_sums import RowSums
 from verify.tolerance.scores import RowMaxima, ScoreBlock
+from verify.tolerance.swallowed import coherent
 from verify.tolerance.terms import Terms, somewhere_hidden
 
 WEIGHTWISE = ("exponent", "probs rounding")
@@ -36,11 +37,14 @@ class ForwardBlock:
     """Weight of each key's group of equal keys over its own weight, or None where keys differ."""
     lse_variance: Float64
     """(heads, rows) in units of U^2, without the storage of lse."""
+    lse_shared: Float64
+    """The part of it that a pre-scaled q or k gives, which rows may have in common."""
     lse_hard: Float64
     """(heads, rows), absolute, without the storage of lse."""
     out_variance: Float64
     """Variance of the accumulation of out, which delta sees beside the terms of single weights."""
     out_hard: Float64
+    """The same of the terms that may have one sign in all rows."""
     out_worst: Float64
     out_overflows: Bool
     """bool (heads, rows): an element of the stored out may be infinite."""
@@ -72,13 +76,25 @@ def forward_block(
         rounded_probs=None if rounding is None else rounding.variance,
         key_ratio=rows.key_ratio,
         lse_variance=lse.variance_sum() / U**2,
+        lse_shared=np.square(SAFETY * errors.inflation)[..., 0].astype(np.float64) * errors.shared[..., 0],
         lse_hard=lse.hard_sum(),
         out_variance=out.variance_sum(without=WEIGHTWISE),
-        out_hard=out.hard_sum(),
+        out_hard=out.hard_sum() + _rounded_per_tile(rounds, out),
         out_worst=out_worst,
         out_overflows=np.any(np.abs(ops.out[:, block.rows]) + out_worst >= rounds.out.max_finite, axis=-1),
         lse_worst=lse.worst_case(),
     )
+
+
+def _rounded_per_tile(rounds: Roundings, out: Terms) -> Float64 | float:
+    """T roundings of one sign: what a tile adds to a sum in a short format may be below half its ulp in all rows."""
+    rounded = out.variance.get("rounded per tile")
+    if rounded is None:
+        return 0.0
+    tiles = rounds.tiles_k
+    once = np.sqrt(rounded / (KAPPA_SQ * coherent(tiles)))
+    bound: Float64 = np.multiply(tiles * once, SAFETY * out.unit, dtype=np.float64)
+    return bound
 
 
 def _lse_terms(

@@ -76,6 +76,8 @@ class GradientErrors:
     """Bound on the error of sloped dS apart from delta's, units of unit."""
     unsloped_worst: Real
     """Without slope and without the rounding of dS."""
+    largest: float
+    """Of |dP| + |G| in units of unit: what a weight too small to be seen is multiplied with at most."""
     uncheckable_weight: Real | None
     """bool: the recomputed P is not determined, or its score may overflow."""
     uncheckable: Real | None
@@ -107,11 +109,12 @@ def gradient_errors(
     probs = block.probs
     log_sum = 2.0 * maxima.log_sum**2 * 3.0 * KAPPA_SQ
     of_row = as_rows(rows.lse_variance + log_sum)
-    own = block.variance if block.shared_variance is None else block.variance + block.shared_variance
-    exponent_variance = own + of_row
-    own_exp = np.float32(2.0 * rounds.arithmetic.exp_ulp)
-    exponent_hard = block.hard + (rows.lse_hard[..., None] + own_exp).astype(np.float32)
-    reach = np.float32(confidence * U) * np.sqrt(exponent_variance) + np.float32(U) * exponent_hard
+    exponent_variance = block.variance + of_row
+    own_hard: Real = block.hard + np.float32(2.0 * rounds.arithmetic.exp_ulp)
+    if block.shared_variance is not None:
+        own_hard = own_hard + np.float32(confidence) * np.sqrt(block.shared_variance)
+    exponent_hard = own_hard + as_rows(rows.lse_hard)
+    reach: Real = np.float32(confidence * U) * np.sqrt(exponent_variance) + np.float32(U) * exponent_hard
     grown = inflation(reach)
     weighted = probs * grown
     slope: Real | float = 1.0 if block.slope is None else block.slope
@@ -125,10 +128,10 @@ def gradient_errors(
         variance_dprobs *= repeated
     variance_dprobs += (centred_sq + product.dlse * product.dlse) * np.float32(3.0)
     variance_dprobs *= np.float32(KAPPA_SQ)
-    own_exponent = weighted * weighted * own * centred_sq
+    own_exponent = weighted * weighted * block.variance * centred_sq
     products = weighted * weighted * variance_dprobs
     unsloped = own_exponent + products
-    hard: Real = dscores * (block.hard + own_exp)
+    hard: Real = dscores * own_hard
     if rounds.truncates:
         hard = hard + probs * half * np.float32(rounds.dprobs_steps * rounds.step / U)
     if block.dropout is not None:
@@ -144,7 +147,7 @@ def gradient_errors(
     worst_exponent, worst = _worst(rounds, block, maxima, rows, product)
     unsloped_hard, unsloped_worst = hard, worst
     if block.slope is not None and block.tanh is not None:
-        own_exponent, hard, worst = _softcap(ops, rounds, block, own_exponent, hard, worst, dscores, own)
+        own_exponent, hard, worst = _softcap(ops, rounds, block, own_exponent, hard, worst, dscores, own_hard)
         products = products * block.slope * block.slope
         stored = tuple(replace(one, variance=one.variance * block.slope * block.slope) for one in stored)
     uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
@@ -159,7 +162,7 @@ def gradient_errors(
         errors = total([own_exponent, products, hard * hard, common, *(rounding.variance for rounding in stored)])
         size = np.hypot(sloped, np.float32(U) * np.sqrt(errors))
         variance = rounding_variance(size, rounding_bound(size, form, floor), form)
-        stored = (*stored, StoredRounding(form=form, values=sloped * np.float32(unit), variance=variance))
+        stored = (*stored, StoredRounding(form=form, values=size * np.float32(unit), variance=variance))
         reached = sloped + worst + (1 + worst_exponent) * probs * slope * as_rows(rows.delta_worst)
         worst = worst + np.float32(U) * rounding_bound(reached, form, floor)
         uncheckable = _either(uncheckable, (sloped + worst) * unit >= form.max_finite)
@@ -168,7 +171,7 @@ def gradient_errors(
         dscores_sloped=sloped,
         slope=slope,
         inflation=grown,
-        exponent_variance=own,
+        exponent_variance=block.variance,
         row_exponent_variance=of_row,
         exponent_hard=exponent_hard,
         own_exponent=own_exponent,
@@ -180,6 +183,7 @@ def gradient_errors(
         worst_exponent=worst_exponent,
         worst=worst,
         unsloped_worst=unsloped_worst,
+        largest=float((product.magnitude + product.centred_abs).max(initial=0.0)),
         uncheckable_weight=uncheckable_weight,
         uncheckable=uncheckable,
     )
@@ -239,19 +243,19 @@ def _softcap(
     hard: Real,
     worst: Real,
     dscores: Real,
-    exponent: Real,
+    own_hard: Real,
 ) -> tuple[Real, Real, Real]:
     """Multiply by the slope 1 - tanh^2 and add its own error.
 
     d slope = -2 tanh slope/c dt, and tanh itself carries tanh_ulp: the rounding of 1 - tanh^2 does not shrink with the
-    slope. `exponent` already contains the slope squared, so 2 tanh/c times its root is the first part.
+    slope. The exponent's variance already contains the slope squared, so 2 tanh/c times its root is the first part.
     """
     assert block.slope is not None
     assert block.tanh is not None
     slope = block.slope
     turn = np.float32(2.0 / ops.sequence.softcap) * block.tanh
     own = np.float32(4.0 * rounds.arithmetic.tanh_error_ulp + 3.0) * block.tanh**2 + np.float32(2.0) * slope
-    variance = variance * slope * slope + (dscores * turn) ** 2 * exponent
-    hard = hard * slope + dscores * own
+    variance = variance * slope * slope + (dscores * turn) ** 2 * block.variance
+    hard = hard * slope + dscores * (own + turn * own_hard)
     worst = worst * slope + dscores * (turn * np.float32(1.01) * block.worst + np.float32(1.01 * U) * own)
     return variance, hard, worst

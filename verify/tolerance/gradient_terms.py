@@ -49,9 +49,12 @@ def column_bin_factor(ops: Operands, weights: Real, form: FloatFormat) -> Real:
     return bin_factor(by_key, by_key, form).swapaxes(1, 2).reshape(weights.shape)
 
 
-def underflow_floor(count: Float64, unit: float, scale: float) -> Float64:
-    """Absolute error of terms too small for the fp32 of the kernel (flushed) or of this evaluation (left out)."""
-    return count * (TINY_WEIGHT + FLUSH * (1.0 + scale / unit))
+def underflow_floor(count: Float64, unit: float, scale: float, largest: float = 1.0) -> Float64:
+    """Absolute error of terms too small for the fp32 of the kernel (flushed) or of this evaluation (left out).
+
+    `largest` is what a weight that is left out may be multiplied with, beside a factor of at most 1.
+    """
+    return count * (TINY_WEIGHT * max(1.0, largest) + FLUSH * (1.0 + scale / unit))
 
 
 def also(first: Real | None, second: Real) -> Real:

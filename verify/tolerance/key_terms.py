@@ -56,8 +56,10 @@ def key_terms(
     grown = errors.inflation * sloped
     centred = errors.inflation * errors.dscores_sloped
     row_variance = grown**2 * as_rows(rows.delta_variance) + centred**2 * as_rows(rows.lse_variance)
-    independent = raised(row_variance, ratios.weights)
-    independent = independent + grown**2 * as_rows(rows.delta_together)
+    row_ratio = ratios.weights
+    if rounds.arithmetic.delta_from == "dprobs" and ratios.douts is not None:
+        row_ratio = ratios.douts if row_ratio is None else np.maximum(row_ratio, ratios.douts)
+    independent = raised(row_variance, row_ratio)
     independent = independent + raised(errors.own_exponent, ratios.queries)
     independent = independent + raised(errors.products, ratios.douts)
     for rounding in errors.stored:
@@ -71,13 +73,17 @@ def key_terms(
         weights=errors.dscores_sloped,
         values=queries,
         variance={"dscores": U**2 * ops.onto_keys(independent, queries.square)},
-        hard={"dscores": U * ops.onto_keys(hard_weights, queries.magnitude)},
+        hard={
+            "dscores": U * ops.onto_keys(hard_weights, queries.magnitude),
+            "delta": np.abs(ops.onto_keys(grown * as_rows(rows.delta_predicted), queries.values)),
+        },
         limit=ops.onto_keys(worst, queries.magnitude),
         total=total,
         value=magnitudes(reference) / unit,
         counts=counts,
         unit=unit,
         stretch=max(scale, 1.0),
+        largest=errors.largest,
         overflow=_column_overflow(ops, errors.uncheckable),
     )
 
@@ -121,6 +127,7 @@ def value_terms(
         counts=counts,
         unit=dout.unit,
         stretch=ops.dropout_factor,
+        largest=ops.dropout_factor,
         overflow=_column_overflow(ops, errors.uncheckable_weight),
     )
 
@@ -139,11 +146,13 @@ def _summed(
     counts: Float64,
     unit: float,
     stretch: float,
+    largest: float,
     overflow: Real | None,
 ) -> Terms:
     """Add what the sum of weights * values over the rows of a group costs: accumulation, roundings per tile and group.
 
-    `stretch` >= 1 is the factor that a kernel may apply after the sum, so it multiplies the underflow of partial sums.
+    `stretch` >= 1 is the factor that a kernel may apply after the sum, so it multiplies the underflow of partial sums;
+    `largest` goes to `underflow_floor`.
     """
     half, group = 0.5 * (total + value), ops.group
     steps = rounds.steps(counts) + 2.0
@@ -170,7 +179,7 @@ def _summed(
         variance["group sum"] = repeated_variance(total, form, unit, times)
         limit = limit + times * repeated_worst(total, form, unit)
         overflow = also(overflow, unit * (total + limit) >= form.max_finite)
-    floor = underflow_floor(counts, unit, stretch)
+    floor = underflow_floor(counts, unit, stretch, largest)
     return finish(hard, variance, limit, floor, unit=unit, seen=somewhere_hidden(counts > 0), overflow=overflow)
 
 

@@ -67,7 +67,7 @@ def query_terms(
     }
     hard = {
         "dscores": U * ops.onto_rows(errors.hard, keys.magnitude),
-        "delta": U * grown * rows.delta_hard[..., None] * mean_keys,
+        "delta": grown * (U * rows.delta_hard + np.abs(rows.delta_predicted))[..., None] * mean_keys,
         "lse": U * grown * rows.lse_hard[..., None] * value,
     }
     if rounds.truncates:
@@ -90,7 +90,7 @@ def query_terms(
         variance["rounded per tile"] = repeated_variance(size, rounds.grad, stretched, times)
         limit = limit + times * repeated_worst(total + limit, rounds.grad, stretched)
         overflow = also(overflow, unit * (total + limit) >= rounds.grad.max_finite)
-    floor = underflow_floor(count, unit, max(scale, 1.0))
+    floor = underflow_floor(count, unit, max(scale, 1.0), errors.largest)
     return finish(hard, variance, limit, floor, unit=unit, seen=somewhere_hidden(count > 0), overflow=overflow)
 
 
@@ -128,11 +128,11 @@ def bias_terms(
         limit = limit + U * rounding_bound(errors.dscores + limit + delta_worst, form, smallest)
     hard = {
         "dscores": U * errors.unsloped_hard.astype(np.float64),
-        "delta": U * grown * probs * rows.delta_hard[..., None],
+        "delta": grown * probs * (U * rows.delta_hard + np.abs(rows.delta_predicted))[..., None],
         "lse": U * grown * errors.dscores * rows.lse_hard[..., None],
     }
     limit = limit + delta_worst + (planes + 4) * U * errors.dscores
-    floor = underflow_floor(np.ones(()), rows.unit, 1.0)
+    floor = underflow_floor(np.ones(()), rows.unit, 1.0, errors.largest)
     return finish(hard, variance, limit, floor, unit=rows.unit, seen=block.keep, overflow=errors.uncheckable)
 
 
@@ -164,8 +164,9 @@ def sink_terms(
     own_exp = 2.0 * rounds.arithmetic.exp_ulp
     count, sequences = float(summed[0] + 2), float(summed[1])
     reach = weighted.sum(axis=1)
-    times = over_rows_of_a_head(ops, ops.query_groups, alike)
-    delta_variance = (rows.delta_variance + 3.0 * KAPPA_SQ * parts**2) * times + rows.delta_together
+    same_dout = [ops.dout_groups] if rounds.arithmetic.delta_from == "dprobs" else []
+    times = over_rows_of_a_head(ops, ops.query_groups, alike, *same_dout)
+    delta_variance = (rows.delta_variance + 3.0 * KAPPA_SQ * parts**2) * times
     repeated = repeated_weights(weighted.astype(np.float32)) if weighted.shape[1] > INDEPENDENT else 1.0
     variance = {
         "exponent": U**2 * (weighted**2 * exponent * times).sum(axis=1),
@@ -174,7 +175,7 @@ def sink_terms(
     }
     hard = {
         "exponent": U * (weighted * (rows.lse_hard + own_exp)).sum(axis=1),
-        "delta": U * (probs * rows.delta_hard).sum(axis=1),
+        "delta": U * (probs * rows.delta_hard).sum(axis=1) + np.abs((probs * rows.delta_predicted).sum(axis=1)),
     }
     worst_exponent = rows.lse_worst + U * (own_exp + 2.0 * logit + 6.0 * np.abs(maxima.lse - ops.sink[:, None]))
     grown = np.expm1(np.minimum(worst_exponent, 30.0))

@@ -14,8 +14,6 @@ INDEPENDENT = 12
 
 def group_sizes(lines: Real | Float64) -> Real | None:
     """sum g^2 / n over the groups of equal numbers but 0 of each line (..., n); None where no line has three equal."""
-    if lines.shape[-1] <= INDEPENDENT:
-        return None
     place = places_of_equals(lines.astype(np.float32))
     return None if place is None else mean_group(place)
 

@@ -19,6 +19,8 @@ class ExponentErrors:
 
     correlated: Real
     """sum P sigma^2, units of U^2: all errors equal."""
+    shared: Real
+    """The part of it that a pre-scaled q or k gives."""
     deviation: Real
     """Standard deviation of sum P theta (Z V - O), (heads, rows, dim), units of U and of V's scale."""
     hard: Real
@@ -46,6 +48,7 @@ def exponent_errors(
     independent = squared.sum(axis=-1, keepdims=True) + sink * sink * sink_variance
     largest = np.maximum(_row_max(squared / np.maximum(probs, np.float32(1e-30))), sink * sink_variance)
     variance = np.minimum(independent * rows.farthest**2, largest * rows.spread**2)
+    shared: Real = np.zeros((1, 1, 1), dtype=np.float32)
     if block.shared_variance is not None:
         shared = (probs * block.shared_variance * block.growth**2).sum(axis=-1, keepdims=True)
         correlated = correlated + shared
@@ -56,6 +59,7 @@ def exponent_errors(
     reach = np.float32(confidence * U) * np.sqrt(correlated)
     return ExponentErrors(
         correlated=correlated,
+        shared=shared,
         deviation=np.sqrt(variance),
         hard=rows.spread * (np.sqrt(hard_sq) + scale_spread),
         mean_hard=(probs * errors).sum(axis=-1, keepdims=True) + sink * sink_hard,

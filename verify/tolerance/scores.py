@@ -61,6 +61,8 @@ class RowMaxima:
 
     peak: Float64
     """max_j S_ij over visible keys and the sink; 0 where there is neither."""
+    key_peak: Float64
+    """max_j S_ij over visible keys; 0 where there is none."""
     log_sum: Float64
     """lse - peak = ln l; 0 where there is neither."""
     lse: Float64
@@ -197,13 +199,15 @@ def _row_maxima(ops: Operands, scores: Float64, keep: Bool | None, rows: slice) 
         visible = np.full(shape[:2], float(shape[2]))
     else:
         visible = np.broadcast_to(keep, shape).sum(axis=-1).astype(np.float64)
+    key_peak = np.where(np.isfinite(peak), peak, 0.0)
     if ops.sink is not None:
         peak = np.maximum(peak, ops.sink[:, None])
     lse = ops.lse[:, rows]
     alive = np.isfinite(peak) & np.isfinite(lse)
     peak = np.where(alive, peak, 0.0)
     lse = np.where(alive, lse, 0.0)
-    return RowMaxima(peak=peak, log_sum=lse - peak, lse=lse, alive=alive, visible=np.where(alive, visible, 0.0))
+    visible = np.where(alive, visible, 0.0)
+    return RowMaxima(peak=peak, key_peak=key_peak, log_sum=lse - peak, lse=lse, alive=alive, visible=visible)
 
 
 def _dropout(ops: Operands, rows: slice, keys: slice) -> Real | None:
