@@ -200,7 +200,7 @@ KNOWN = (
         )
         for example in (
             "attn1:b=1,sq=129,sk=129,h=4,d=72,dtype=bf16,recipe=normal,seed=1",
-            "attn1:b=3,sq=44,sk=49,h=1,d=40,dtype=fp16,recipe=normal,seed=0",
+            "attn1:b=2,sq=129,sk=65,h=4,d=40,dtype=fp16,recipe=normal,seed=0",
         )
     ),
 )
