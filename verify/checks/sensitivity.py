@@ -11,7 +11,7 @@ from verify.checks.argument_changes import Change, changes_of
 from verify.checks.base import Check
 from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
-from verify.checks.variation import Ledger, several_calls_refusal, skipped, takes, vary, with_inputs
+from verify.checks.variation import Ledger, judges, several_calls_refusal, skipped, takes, vary, with_inputs
 from verify.verdict import Finding, Status
 
 NAME = "sensitivity"
@@ -51,8 +51,11 @@ def _judge_seed(ledger: Ledger) -> None:
 
 def _takeable(run: CaseRun) -> Iterator[tuple[Change, CaseRun]]:
     for change in changes_of(run):
-        if takes(run, change.problem):
-            yield change, vary(run, change.values, change.problem)
+        if not takes(run, change.problem):
+            continue
+        varied = vary(run, change.values, change.problem)
+        if judges(run, varied):
+            yield change, varied
 
 
 def has_effect(run: CaseRun, varied: CaseRun, *, backward: bool) -> bool:

@@ -11,6 +11,7 @@ from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
 from verify.checks.variation import (
     Ledger,
+    judges,
     owed_outputs,
     several_calls_refusal,
     skipped,
@@ -44,10 +45,15 @@ def _sequence(run: CaseRun) -> Finding:
     if first.status is not Status.PASS or first.reply is None:
         return fault_finding(NAME, first)
     ledger = Ledger(check=NAME, run=run)
-    ledger.judge(_same_storage(run, backward=backward), "same storage, new values", backward=backward)
+    other = _other(run, run.case)
+    if judges(run, other):
+        ledger.judge(_same_storage(run, other, backward=backward), "same storage, new values", backward=backward)
     for label, problem in other_problems(run.case.problem):
-        if takes(run, problem):
-            ledger.judge(_other(run, replace(run.case, problem=problem)), f"after it, {label}", backward=False)
+        if not takes(run, problem):
+            continue
+        other = _other(run, replace(run.case, problem=problem))
+        if judges(run, other):
+            ledger.judge(other, f"after it, {label}", backward=False)
     again = with_inputs(run, run.case, run.facts.inputs)
     if not run.contract.capabilities.deterministic:
         ledger.judge(again, "again", backward=backward)
@@ -60,14 +66,13 @@ def _sequence(run: CaseRun) -> Finding:
     return ledger.finding()
 
 
-def _same_storage(run: CaseRun, *, backward: bool) -> CaseRun:
+def _same_storage(run: CaseRun, other: CaseRun, *, backward: bool) -> CaseRun:
     """Asks once with a copy of the inputs and overwrites it: pointers, shapes and strides stay, the bytes do not.
 
     The layout of the candidate's memory follows the addresses of the buffers, so it is the same storage there too.
     """
     storage = run.facts.inputs.copy()
     run.ask(storage, backward=backward)
-    other = _other(run, run.case)
     for name, array in other.facts.inputs.arrays.items():
         storage.arrays[name][...] = array
     return with_inputs(run, other.case, storage)

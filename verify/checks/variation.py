@@ -74,6 +74,13 @@ def takes(run: CaseRun, problem: AttentionProblem) -> bool:
     return run.contract.capabilities.refusal(problem) is None
 
 
+def judges(run: CaseRun, varied: CaseRun) -> bool:
+    """Whether the candidate owes an answer to a varied case: declared, and no row without keys where those differ."""
+    able = run.contract.capabilities
+    declared = able.refusal(varied.case.problem) is None
+    return declared and (able.fully_masked_rows or not varied.facts.has_blind_row())
+
+
 def owed_outputs(run: CaseRun, *, backward: bool) -> tuple[str, ...]:
     """Names of all outputs that the candidate owes in one call."""
     forward = run.expected_outputs(backward=False)

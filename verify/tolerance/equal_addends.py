@@ -2,7 +2,9 @@
 
 A partial sum is a multiple of its own ulp, so what an addition loses depends on the addend alone. A group of g equal
 addends errs g times in full, not sqrt(g) times: the variance of n additions grows by sum g^2 / n. Products are equal
-where weight and value both are, so the factor is the smaller of the two repetitions.
+where weight and value both are, so the factor is the smaller of the two repetitions. What differs by less than a
+quarter step of the sum counts as equal: weights within 2^-26 of their sum, values within that over the share of the
+weight that repeats most.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from verify.tolerance.roundings import Real
 
 BINS = np.float32(2.0**26)
 """Weights count as equal within 2^-26 of their sum, a quarter of the smallest step of the sum's last binade."""
+HARDLY = 1.05
+"""Weights that repeat less than this change nothing."""
 
 
 def repeated_over_keys(ops: Operands, weights: Real, values: Real) -> Real | None:
@@ -33,10 +37,12 @@ def repeated_over_keys(ops: Operands, weights: Real, values: Real) -> Real | Non
     """
     if weights.shape[-1] <= INDEPENDENT:
         return None
-    largest = _largest_repetition(values.swapaxes(1, 2))
+    repeated, share = _repetition(weights)
+    by_kv_head = (x.reshape(values.shape[0], -1) for x in (repeated, share))
+    largest = _largest_repetition(values.swapaxes(1, 2), *by_kv_head)
     if largest is None:
         return None
-    factor: Real = np.minimum(repeated_weights(weights)[..., None], np.repeat(largest, ops.group, axis=0)[:, None])
+    factor: Real = np.minimum(repeated[..., None], np.repeat(largest, ops.group, axis=0)[:, None])
     return factor
 
 
@@ -45,10 +51,11 @@ def repeated_over_rows(ops: Operands, weights: Real, values: Real) -> Real | Non
     stacked = ops.stack(weights).swapaxes(1, 2)
     if stacked.shape[-1] <= INDEPENDENT:
         return None
-    largest = _largest_repetition(ops.stack(values).swapaxes(1, 2))
+    repeated, share = _repetition(stacked)
+    largest = _largest_repetition(ops.stack(values).swapaxes(1, 2), repeated, share)
     if largest is None:
         return None
-    factor: Real = np.minimum(repeated_weights(stacked)[..., None], largest[:, None])
+    factor: Real = np.minimum(repeated[..., None], largest[:, None])
     return factor
 
 
@@ -57,12 +64,18 @@ def repeated_weights(weights: Real) -> Real:
 
     Weights below 2^-26 of their sum are left out: they are no group, they vanish (`swallowed`).
     """
+    return _repetition(weights)[0]
+
+
+def _repetition(weights: Real) -> tuple[Real, Real]:
+    """`repeated_weights`, and the share of the sum that one weight of the largest group has, both (heads, lines)."""
     total = np.maximum(weights.sum(axis=-1, keepdims=True), np.float32(1e-30))
     bins = (weights * (BINS / total)).astype(np.int32)
     bins.sort(axis=-1)
     place = place_in_run(bins)
     place[bins == 0] = 0
-    return mean_group(place)
+    most = np.take_along_axis(bins, place.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+    return mean_group(place), np.maximum(most, 1) / BINS
 
 
 def repeated_over_channels(ops: Operands, rows: slice, keys: slice, steps: int, *, scores: bool) -> Real | None:
@@ -88,9 +101,19 @@ def repeated_in_delta(ops: Operands, rows: slice, out: Float64) -> Real | float:
     return 1.0 if repeats is None else np.minimum(ops.dout_repeats[:, rows], repeats)
 
 
-def _largest_repetition(lines: Real) -> Real | None:
-    """How often the most frequent number but 0 occurs in each line (..., n); None where no line has three equal."""
-    place = places_of_equals(lines)
+def _largest_repetition(lines: Real, repeated: Real, share: Real) -> Real | None:
+    """How often the most frequent number but 0 occurs in each line (heads, channels, n); None where none occurs thrice.
+
+    Parameters
+    ----------
+    repeated, share : float32 arrays (heads, lines)
+        Of the weights (`_repetition`) that multiply the numbers.
+    """
+    seen = np.where(repeated > HARDLY, share, np.float32(1)).min(axis=-1, initial=1.0)[:, None, None]
+    if not (repeated > HARDLY).any():
+        return None
+    widest = np.maximum(np.abs(lines).max(axis=-1, keepdims=True, initial=0.0), np.float32(1e-30))
+    place = places_of_equals(np.rint(lines * (BINS * seen / widest)))
     if place is None:
         return None
     largest: Real = np.maximum(place.max(axis=-1), 1).astype(np.float32)

@@ -13,8 +13,13 @@ INDEPENDENT = 12
 
 
 def group_sizes(lines: Real | Float64) -> Real | None:
-    """sum g^2 / n over the groups of equal numbers but 0 of each line (..., n); None where no line has three equal."""
-    place = places_of_equals(lines.astype(np.float32))
+    """sum g^2 / n over the groups of equal numbers but 0 of each line (..., n); None where no line has three equal.
+
+    The addends are products of about 1/n of a sum, which moves in steps of 2^-23 of itself: what differs by a quarter
+    of that counts as equal.
+    """
+    largest = np.maximum(np.abs(lines).max(axis=-1, keepdims=True, initial=0.0), np.float32(1e-30))
+    place = places_of_equals(np.rint(lines * (np.float32(2.0**25 / max(1, lines.shape[-1])) / largest)))
     return None if place is None else mean_group(place)
 
 

@@ -8,8 +8,12 @@ import pytest
 from tests.verify.tolerance.emulated import Arrays, judge, normal_arrays, problem
 from verify.candidates.numpy_tiled import default_scheme
 from verify.candidates.numpy_tiled.variants import VARIANTS
+from verify.case import Case
+from verify.contract import Arithmetic
+from verify.inputs import make_inputs
+from verify.oracle import reference_outputs
 from verify.problem import AttentionProblem
-from verify.tolerance import equal_addends, row_sums
+from verify.tolerance import derive_bounds, equal_addends, row_sums
 from verify.tolerance.equal_addends import repeated_weights
 from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import CONFIDENCE, KAPPA_SQ
@@ -44,6 +48,30 @@ def test_the_factor_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (equal_addends, row_sums):
         monkeypatch.setattr(module, "INDEPENDENT", 10**6)
     assert _worst("one_tile", 1, 40, 21) > 1
+
+
+NEARLY_EQUAL = (
+    "attn1:b=1,sq=8,sk=38,h=1,d=8,dtype=fp32,recipe=repeats:dout=normal:k=needle:q=pairs:v=mean,seed=2644",
+    "attn1:b=1,sq=7,sk=64,h=1,d=32,dtype=fp32,recipe=repeats:dout=normal:k=needle:q=pairs:v=mean,seed=9",
+)
+
+
+@pytest.mark.parametrize("case_id", NEARLY_EQUAL)
+@pytest.mark.parametrize("step", [1, -1])
+def test_products_that_differ_below_the_grid_count_as_equal(case_id: str, step: int) -> None:
+    case = Case.parse(case_id)
+    arrays = make_inputs(case).arrays
+    reference = reference_outputs(case.problem, arrays, backward=False).outputs
+    arithmetic = Arithmetic(products_exact=False, exp_ulp=4.0)
+    bound = derive_bounds(case.problem, arrays, reference, arithmetic, backward=False)["out"].total[0, :, 0]
+    q, k, v = (arrays[name][0, :, 0].astype(np.float64) for name in ("q", "k", "v"))
+    scores = case.problem.softmax_scale * (q @ k.T)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True)).astype(np.float32)
+    out, total = np.zeros(bound.shape, np.float32), np.zeros((len(q), 1), np.float32)
+    for j in range(len(k))[::step]:
+        out += weights[:, [j]] * v[j].astype(np.float32)
+        total += weights[:, [j]]
+    assert (np.abs(out / total - reference["out"][0, :, 0]) <= bound).all()
 
 
 def test_groups_raise_the_variance_by_their_size() -> None:
