@@ -31,6 +31,12 @@ class Arithmetic:
     """Format of the recomputed P that multiplies dP - delta."""
     dscores_dtype: str = "fp32"
     """Format of dS before dQ and dK."""
+    dscores_products_dtype: str = "fp32"
+    """Format of P dP, of its row sum delta and of P delta where dS is the difference of these; fp32: P (dP - delta)."""
+    dq_unscaled_dtype: str = "fp32"
+    """Format in which dS K is kept before softmax_scale multiplies it."""
+    scaled_q_in_dk: bool = False
+    """dk is a product of dS with the rounded q * softmax_scale that scale_on q stores, not softmax_scale dS^T q."""
     scale_on_dscores: bool = False
     """softmax_scale multiplies dS before dS is rounded; false: it multiplies dQ and dK."""
     scores_dtype: str = "fp32"
@@ -87,6 +93,12 @@ class Arithmetic:
         require(self.scale_on in ("scores", "q", "q_and_k"), "scale_on", self.scale_on, "scores, q or q_and_k")
         known = self.delta_from in ("out", "accumulator", "dprobs")
         require(known, "delta_from", self.delta_from, "out, accumulator or dprobs")
+        differs = self.dscores_products_dtype == "fp32" or self.delta_from == "dprobs"
+        require(differs, "dscores_products_dtype", self.dscores_products_dtype, "fp32 unless delta_from is dprobs")
+        late = self.dq_unscaled_dtype == "fp32" or not self.scale_on_dscores
+        require(late, "dq_unscaled_dtype", self.dq_unscaled_dtype, "fp32 where softmax_scale multiplies dS")
+        known = not self.scaled_q_in_dk or (self.scale_on == "q" and not self.scale_on_dscores)
+        require(known, "scaled_q_in_dk", self.scaled_q_in_dk, "False unless scale_on is q and dS is left unscaled")
         require(self.accumulate_chunk >= 1, "accumulate_chunk", self.accumulate_chunk, "an integer >= 1")
 
     @property

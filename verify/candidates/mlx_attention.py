@@ -20,10 +20,8 @@ from verify.dtypes import BF16, STORAGE_DTYPES
 def _arithmetic(storage: str) -> Arithmetic:
     """The fallback: q times the scale, S, the normalised P, dP and dS each stored in the inputs' dtype; softmax in
     fp32. The scale itself is first rounded to that dtype, one more rounding of every score. Matmul::vjp stores dk and
-    dv of every query head, and broadcast_vjp sums those of a group, in that dtype as well.
-
-    Not declared, for want of words: Softmax::vjp stores P dP, delta and P delta, Multiply::vjp rounds dq once more, and
-    dk is a product with the rounded q times scale (docs/findings.md).
+    dv of every query head, and broadcast_vjp sums those of a group, in that dtype as well. Softmax::vjp stores P dP,
+    delta and P delta, Multiply::vjp rounds dq once more, and dk is a product with the rounded q times scale.
     """
     return Arithmetic(
         scale_on="q",
@@ -33,6 +31,9 @@ def _arithmetic(storage: str) -> Arithmetic:
         probs_backward_dtype=storage,
         dprobs_dtype=storage,
         dscores_dtype=storage,
+        dscores_products_dtype=storage,
+        scaled_q_in_dk=True,
+        dq_unscaled_dtype=storage,
         group_sum_dtype=storage,
         products_exact=storage != "fp32",
         exp_ulp=4.0,

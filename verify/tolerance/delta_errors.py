@@ -12,7 +12,7 @@ from verify.tolerance.correlation import bin_factor, over_channels
 from verify.tolerance.equal_addends import repeated_in_delta, repeated_over_channels, repeated_weights
 from verify.tolerance.forward_terms import ForwardBlock
 from verify.tolerance.operands import Operands, Scaled
-from verify.tolerance.probs_rounding import rounding_bound
+from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
@@ -111,7 +111,7 @@ def row_errors(
     lse_variance = np.maximum(forward.lse_variance - forward.lse_shared, 0.0) + KAPPA_SQ * 3.0 * lse**2
     lse_hard = (forward.lse_hard + stored) / U + confidence * np.sqrt(forward.lse_shared)
     delta_abs = (np.abs(dout) * np.abs(out)).sum(axis=-1)
-    variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta_abs, confidence)
+    variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta, delta_abs, confidence)
     if rounds.arithmetic.delta_from == "dprobs":
         variance = variance + lse_variance * (delta / product.unit) ** 2
         hard = hard + lse_hard * np.abs(delta) / product.unit
@@ -127,7 +127,7 @@ def row_errors(
         delta_predicted=_predicted(ops, rounds, block, product, dout),
         delta_hard=hard,
         delta_worst=worst,
-        delta_overflows=forward.out_overflows if rounds.arithmetic.delta_from == "out" else np.isinf(worst),
+        delta_overflows=_delta_overflows(ops, rounds, block, forward, product, delta, worst),
     )
 
 
@@ -138,6 +138,7 @@ def _delta_errors(
     forward: ForwardBlock,
     product: Products,
     dout: Float64,
+    delta: Float64,
     delta_abs: Float64,
     confidence: float,
 ) -> tuple[Float64, Float64, Float64]:
@@ -192,26 +193,80 @@ def _delta_errors(
             alike = bin_factor(values, block.probs * values, float_format(rounds.arithmetic.dprobs_dtype))
             variance = variance + KAPPA_SQ * (rounded * rounded * alike).sum(axis=-1)
             worst = worst + U * rounded.sum(axis=-1)
+        if rounds.u_dscores_products:
+            form = float_format(rounds.arithmetic.dscores_products_dtype)
+            one = stored_products(rounds, block.probs * block.growth, product)
+            variance = variance + (one.variance * bin_factor(one.values, one.values, form)).sum(axis=-1)
+            # What is rounded next is the computed sum of the rounded products.
+            worst = worst + U * one.bound.sum(axis=-1)
+            size, floor = np.abs(delta) / unit, form.half_subnormal / unit
+            computed = size + U * np.sqrt(variance + hard**2)
+            variance = variance + rounding_variance(computed, rounding_bound(computed, form, floor), form)
+            worst = worst + U * rounding_bound(size + worst, form, floor)
     return variance, hard, worst
 
 
-def _predicted(ops: Operands, rounds: Roundings, block: ScoreBlock, product: Products, dout: Float64) -> Float64:
-    """What the declared roundings of out, P and dP change in delta where what is rounded is known, (heads, rows).
+def _delta_overflows(
+    ops: Operands,
+    rounds: Roundings,
+    block: ScoreBlock,
+    forward: ForwardBlock,
+    product: Products,
+    delta: Float64,
+    worst: Float64,
+) -> Real:
+    """Whether delta of a row may be infinite or NaN; bool (heads, rows)."""
+    if rounds.arithmetic.delta_from == "out":
+        return forward.out_overflows
+    unbounded: Real = np.isinf(worst)
+    hit = products_overflow(ops, rounds, block, product)
+    if hit is not None:
+        unbounded = unbounded | hit.any(axis=-1)
+    if rounds.u_dscores_products:
+        subtracted = delta if ops.dlse is None else delta - ops.dlse[:, block.rows]
+        form = float_format(rounds.arithmetic.dscores_products_dtype)
+        unbounded = unbounded | (np.abs(subtracted) + worst * product.unit >= form.max_finite)
+    return unbounded
 
-    It is signed: rows and channels whose numbers lie alike beside those of the format err to one side together.
+
+def products_overflow(ops: Operands, rounds: Roundings, block: ScoreBlock, product: Products) -> Real | None:
+    """Where the stored dP, dropped ones apart, or P dP may overflow its format; bool (heads, rows, keys)."""
+    hit: Real | None = None
+    computed = np.abs(product.dprobs) + np.float32(rounds.dprobs_growth) * product.magnitude
+    if rounds.u_dprobs:
+        form = float_format(rounds.arithmetic.dprobs_dtype)
+        hit = computed >= np.float32(form.max_finite / product.unit * ops.dropout_factor)
+    if rounds.u_dscores_products:
+        form = float_format(rounds.arithmetic.dscores_products_dtype)
+        stored = block.probs * block.growth * computed >= np.float32(form.max_finite / product.unit)
+        hit = stored if hit is None else hit | stored
+    return hit
+
+
+def _predicted(ops: Operands, rounds: Roundings, block: ScoreBlock, product: Products, dout: Float64) -> Float64:
+    """What the declared roundings of out, P, dP, P dP and delta change in delta where they round what is known.
+
+    (heads, rows), in units of the products. It is signed: rows and channels whose numbers lie alike beside those of the
+    format err to one side together.
     """
     arithmetic, out = rounds.arithmetic, ops.out[:, block.rows]
     change = np.zeros(out.shape[:2])
+    probs, dprobs = block.probs, product.dprobs
     if arithmetic.delta_from == "out":
-        change = (dout * _storing(out, rounds.out)).sum(axis=-1) / product.unit
+        change = (dout * storing(out, rounds.out)).sum(axis=-1) / product.unit
     if rounds.u_probs_normalised:
-        change = change + (_storing(block.probs, float_format(arithmetic.probs_normalised_dtype)) * product.dprobs).sum(
-            -1
-        )
+        rounded = storing(block.probs, float_format(arithmetic.probs_normalised_dtype))
+        change = change + (rounded * product.dprobs).sum(axis=-1)
+        probs = probs + rounded
     if rounds.u_dprobs and arithmetic.delta_from == "dprobs":
         factor = np.float32(product.unit / ops.dropout_factor)
-        stored = _storing(product.dprobs * factor, float_format(arithmetic.dprobs_dtype)) / factor
-        change = change + (block.probs * stored).sum(axis=-1)
+        rounded = storing(product.dprobs * factor, float_format(arithmetic.dprobs_dtype)) / factor
+        change = change + (block.probs * rounded).sum(axis=-1)
+        dprobs = dprobs + rounded
+    if rounds.u_dscores_products:
+        form, unit = float_format(arithmetic.dscores_products_dtype), product.unit
+        change = change + (storing(probs * dprobs * np.float32(unit), form) / np.float32(unit)).sum(axis=-1)
+        change = change + storing((dout * out).sum(axis=-1) + change * unit, form) / unit
     return change
 
 
@@ -223,6 +278,27 @@ def stored_dprobs(ops: Operands, rounds: Roundings, product: Products) -> tuple[
     return values, rounding_bound(computed, form, form.half_subnormal / product.unit * ops.dropout_factor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredProducts:
+    """P |dP| as it is stored; float32 (heads, rows, keys)."""
+
+    values: Real
+    """What is rounded, in the units of the format."""
+    bound: Real
+    """Units of U and of the products."""
+    variance: Real
+    """Units of U^2 and of the products squared."""
+
+
+def stored_products(rounds: Roundings, probs: Real, product: Products) -> StoredProducts:
+    """The stored P dP of weights whose own error is in `probs`, and the rounding of it."""
+    form = float_format(rounds.arithmetic.dscores_products_dtype)
+    sizes = probs * (np.abs(product.dprobs) + np.float32(rounds.dprobs_growth) * product.magnitude)
+    bound = rounding_bound(sizes, form, form.half_subnormal / product.unit)
+    values = probs * np.abs(product.dprobs) * np.float32(product.unit)
+    return StoredProducts(values=values, bound=bound, variance=rounding_variance(sizes, bound, form))
+
+
 def _finite(values: Float64) -> Float64:
     return np.where(np.isfinite(values), values, 0.0)
 
@@ -232,11 +308,11 @@ def _stored_rounding(out: Float64, rounds: Roundings) -> Float64:
 
     On a coarse grid (V near a large mean in bf16) the rounding of out is not uniform, and dP - delta amplifies it.
     """
-    mean_square: Float64 = np.maximum(rounds.out.half_ulp(out) ** 2 / 3.0, _storing(out, rounds.out) ** 2)
+    mean_square: Float64 = np.maximum(rounds.out.half_ulp(out) ** 2 / 3.0, storing(out, rounds.out) ** 2)
     return mean_square
 
 
-def _storing(values: Real, form: FloatFormat) -> Real:
+def storing(values: Real, form: FloatFormat) -> Real:
     """Signed change when values are stored in the format; half an ulp where they overflow it."""
     with np.errstate(over="ignore"):
         change = values.astype(form.numpy_dtype).astype(values.dtype) - values

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from verify.dense import Float64
 from verify.dtypes import FloatFormat, float_format
 from verify.tolerance.correlation import bin_factor
-from verify.tolerance.delta_errors import Products, RowErrors, stored_dprobs
+from verify.tolerance.delta_errors import Products, RowErrors, products_overflow, stored_dprobs, stored_products
 from verify.tolerance.equal_addends import repeated_over_channels
 from verify.tolerance.gradient_terms import as_rows, column_bin_factor
 from verify.tolerance.operands import Operands
@@ -50,6 +51,8 @@ class GradientErrors:
     """|dS|."""
     dscores_sloped: Real
     """|dS| times the slope of the softcap: what dq and dk see."""
+    signed: Real | None
+    """The same with the sign of dS, where dk is a product with the rounded q: what that rounding is multiplied with."""
     slope: Real | float
     inflation: Real
     """expm1(x)/x at the confidence's error x of the recomputed exponent."""
@@ -142,9 +145,11 @@ def gradient_errors(
         values, bound = stored_dprobs(ops, rounds, product)
         form, spread = float_format(rounds.arithmetic.dprobs_dtype), np.float32(KAPPA_SQ) * (weighted * bound) ** 2
         stored = (*stored, StoredRounding(form=form, values=values, variance=spread))
+    if rounds.u_dscores_products:
+        stored = (*stored, *_stored_products(ops, rounds, block, rows, product, weighted))
     if stored:
         unsloped = unsloped + total([rounding.variance for rounding in stored])
-    worst_exponent, worst = _worst(rounds, block, maxima, rows, product)
+    worst_exponent, worst = _worst(ops, rounds, block, maxima, rows, product)
     unsloped_hard, unsloped_worst = hard, worst
     if block.slope is not None and block.tanh is not None:
         own_exponent, hard, worst = _softcap(ops, rounds, block, own_exponent, hard, worst, dscores, own_hard)
@@ -152,6 +157,9 @@ def gradient_errors(
         stored = tuple(replace(one, variance=one.variance * block.slope * block.slope) for one in stored)
     uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
     uncheckable = _either(uncheckable_weight, rows.delta_overflows[..., None] & (probs > 0))
+    overflowing = products_overflow(ops, rounds, block, product)
+    if overflowing is not None:
+        uncheckable = _either(uncheckable, overflowing & (probs > 0))
     if rounds.u_dscores:
         form = float_format(rounds.arithmetic.dscores_dtype)
         # What is rounded is the computed dS: its error takes part, and decides alone where dS vanishes.
@@ -169,6 +177,7 @@ def gradient_errors(
     return GradientErrors(
         dscores=dscores,
         dscores_sloped=sloped,
+        signed=sloped * np.sign(product.centred) if rounds.arithmetic.scaled_q_in_dk else None,
         slope=slope,
         inflation=grown,
         exponent_variance=block.variance,
@@ -203,6 +212,29 @@ def _rounded_probs(rounds: Roundings, probs: Real, gradient: Real) -> tuple[Stor
     return tuple(roundings)
 
 
+def _stored_products(
+    ops: Operands, rounds: Roundings, block: ScoreBlock, rows: RowErrors, product: Products, weighted: Real
+) -> tuple[StoredRounding, StoredRounding]:
+    """Roundings of P dP and of P (delta - dlse) where dS is the difference of the stored two."""
+    form = float_format(rounds.arithmetic.dscores_products_dtype)
+    first = stored_products(rounds, weighted, product)
+    delta = _subtracted(ops, block, rows)
+    computed = delta + np.abs(rows.delta_predicted) + U * np.sqrt(rows.delta_variance + rows.delta_hard**2)
+    size = weighted * as_rows(computed)
+    spread = rounding_variance(size, rounding_bound(size, form, form.half_subnormal / product.unit), form)
+    values = block.probs * as_rows(delta * product.unit)
+    return (
+        StoredRounding(form=form, values=first.values, variance=first.variance),
+        StoredRounding(form=form, values=values, variance=spread),
+    )
+
+
+def _subtracted(ops: Operands, block: ScoreBlock, rows: RowErrors) -> Float64:
+    """|delta - dlse|, (heads, rows), in units of the products."""
+    dlse = 0.0 if ops.dlse is None else ops.dlse[:, block.rows] / rows.unit
+    return np.asarray(np.abs(rows.delta - dlse))
+
+
 def _either(first: Real | None, second: Real) -> Real | None:
     if not second.any():
         return first
@@ -210,7 +242,7 @@ def _either(first: Real | None, second: Real) -> Real | None:
 
 
 def _worst(
-    rounds: Roundings, block: ScoreBlock, maxima: RowMaxima, rows: RowErrors, product: Products
+    ops: Operands, rounds: Roundings, block: ScoreBlock, maxima: RowMaxima, rows: RowErrors, product: Products
 ) -> tuple[Real, Real]:
     common = (rows.lse_worst + 3.0 * U * np.abs(maxima.log_sum))[..., None].astype(np.float32)
     exponent = block.worst + common + np.float32(3.0 * U) * block.gap
@@ -232,6 +264,12 @@ def _worst(
         form = float_format(rounds.arithmetic.probs_dscores_dtype)
         rounded = np.float32(U) * rounding_bound(block.probs * (1 + grown), form, form.half_subnormal)
         worst = worst + rounded * (product.centred_abs + inner)
+    if rounds.u_dscores_products:
+        form = float_format(rounds.arithmetic.dscores_products_dtype)
+        floor = form.half_subnormal / product.unit
+        first = block.probs * (1 + grown) * (np.abs(product.dprobs) + inner)
+        second = block.probs * (1 + grown) * as_rows(_subtracted(ops, block, rows) + rows.delta_worst)
+        worst = worst + np.float32(U) * (rounding_bound(first, form, floor) + rounding_bound(second, form, floor))
     return grown, worst
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from verify.dense import Float64
 from verify.dtypes import float_format
-from verify.tolerance.delta_errors import RowErrors
+from verify.tolerance.delta_errors import RowErrors, storing
 from verify.tolerance.equal_addends import repeated_over_rows
 from verify.tolerance.equal_rows import RowRatios, raised
 from verify.tolerance.gradient_errors import GradientErrors
@@ -67,17 +67,25 @@ def key_terms(
     hard_weights = errors.hard + grown * as_rows(rows.delta_hard) + centred * as_rows(rows.lse_hard)
     worst = errors.worst + sloped * as_rows(rows.delta_worst) * (1 + errors.worst_exponent)
     total = ops.onto_keys(errors.dscores_sloped, queries.magnitude)
+    variance = {"dscores": U**2 * ops.onto_keys(independent, queries.square)}
+    hard = {
+        "dscores": U * ops.onto_keys(hard_weights, queries.magnitude),
+        "delta": np.abs(ops.onto_keys(grown * as_rows(rows.delta_predicted), queries.values)),
+    }
+    limit = ops.onto_keys(worst, queries.magnitude)
+    if errors.signed is not None:
+        bound, spread, predicted = _scaled_query_rounding(rounds, queries, scale)
+        variance["scaled q"] = U**2 * ops.onto_keys(raised(errors.dscores_sloped**2, ratios.queries), spread)
+        hard["scaled q"] = np.abs(ops.onto_keys(errors.signed, predicted))
+        limit = limit + U * ops.onto_keys(errors.dscores_sloped + worst, bound)
     return _summed(
         ops,
         rounds,
         weights=errors.dscores_sloped,
         values=queries,
-        variance={"dscores": U**2 * ops.onto_keys(independent, queries.square)},
-        hard={
-            "dscores": U * ops.onto_keys(hard_weights, queries.magnitude),
-            "delta": np.abs(ops.onto_keys(grown * as_rows(rows.delta_predicted), queries.values)),
-        },
-        limit=ops.onto_keys(worst, queries.magnitude),
+        variance=variance,
+        hard=hard,
+        limit=limit,
         total=total,
         value=magnitudes(reference) / unit,
         counts=counts,
@@ -86,6 +94,17 @@ def key_terms(
         largest=errors.largest,
         overflow=_column_overflow(ops, errors.uncheckable),
     )
+
+
+def _scaled_query_rounding(rounds: Roundings, queries: Scaled, scale: float) -> tuple[Real, Real, Real]:
+    """Rounding of the stored q times the scale: bound (U), variance (U^2) and its own value, in units of the queries.
+
+    q is known, so its rounding is: rows whose numbers are equal in a channel err to one side together.
+    """
+    form, unit = rounds.storage, queries.unit * scale
+    bound = rounding_bound(queries.magnitude, form, form.half_subnormal / unit)
+    predicted = (storing(queries.values.astype(np.float64) * unit, form) / unit).astype(np.float32)
+    return bound, rounding_variance(queries.magnitude, bound, form), predicted
 
 
 def value_terms(

@@ -22,6 +22,7 @@ from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 from verify.tolerance.swallowed import swallowed_over_keys
 from verify.tolerance.terms import Terms, somewhere_hidden
+from verify.tolerance.terms import total as sum_terms
 
 SEEN_WEIGHT = 1e-12
 """Weights below this do not set the inflation that a whole row shares; their own terms carry their own."""
@@ -90,6 +91,12 @@ def query_terms(
         variance["rounded per tile"] = repeated_variance(size, rounds.grad, stretched, times)
         limit = limit + times * repeated_worst(total + limit, rounds.grad, stretched)
         overflow = also(overflow, unit * (total + limit) >= rounds.grad.max_finite)
+    if rounds.arithmetic.dq_unscaled_dtype != "fp32":
+        form = float_format(rounds.arithmetic.dq_unscaled_dtype)
+        size = np.sqrt(value**2 + sum_terms(variance.values())) + sum_terms(hard.values())
+        variance["unscaled"] = repeated_variance(size, form, unit / scale, 1)
+        limit = limit + repeated_worst(value + limit, form, unit / scale)
+        overflow = also(overflow, unit / scale * (value + limit) >= form.max_finite)
     floor = underflow_floor(count, unit, max(scale, 1.0), errors.largest)
     return finish(hard, variance, limit, floor, unit=unit, seen=somewhere_hidden(count > 0), overflow=overflow)
 

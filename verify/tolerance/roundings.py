@@ -80,6 +80,7 @@ class Roundings:
     u_probs_backward: float
     u_dprobs: float
     u_dscores: float
+    u_dscores_products: float
     tiles_q: int
     tiles_k: int
     rescales: int
@@ -146,6 +147,7 @@ def _resolved(
         u_probs_backward=_extra_roundoff(arithmetic.probs_backward_dtype),
         u_dprobs=_extra_roundoff(arithmetic.dprobs_dtype),
         u_dscores=_extra_roundoff(arithmetic.dscores_dtype),
+        u_dscores_products=_extra_roundoff(arithmetic.dscores_products_dtype),
         tiles_q=_tiles(lengths[0], arithmetic.tile_q),
         tiles_k=tiles_k,
         rescales=rescales,

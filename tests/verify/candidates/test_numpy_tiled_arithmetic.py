@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from verify.candidates.numpy_tiled import NumpyTiled, build, default_scheme, wit
 from verify.candidates.numpy_tiled.products import product
 from verify.candidates.numpy_tiled.rounding import exp, exp2, round_to, truncate
 from verify.contract import Arithmetic
+from verify.dtypes import float_format
 from verify.errors import UsageError
 
+BF16 = float_format("bf16").numpy_dtype
 GRID = np.linspace(-30.0, 0.0, 20011, dtype=np.float32)
 
 
@@ -108,6 +111,7 @@ def test_outputs_come_in_the_storage_dtype_and_lse_in_fp32(dtype: str, format_: 
         ("round_per_tile", "dv"),
         ("group_sum_rounded", "dk"),
         ("eager", "out"),
+        ("unfused", "dk"),
         ("p_fp32", "out"),
     ],
 )
@@ -117,6 +121,42 @@ def test_a_variant_leaves_its_trace(variant: str, changed: str) -> None:
     arrays = arrays_of(problem)
     default = ask(load("numpy_tiled"), problem, arrays).outputs[changed]
     assert (ask(load(f"numpy_tiled:{variant}"), problem, arrays).outputs[changed] != default).any()
+
+
+def unfused(**changes: Any) -> NumpyTiled:
+    """The unfused variant in bf16, its outputs in fp32."""
+    scheme = build("unfused").schemes["bf16"]
+    return NumpyTiled({"bf16": with_arithmetic(scheme, out_dtype="fp32", grad_dtype="fp32", **changes)})
+
+
+def test_ds_is_the_difference_of_the_stored_products() -> None:
+    # One key behind a sink: out = P where V = 1, dP = dO, delta is the stored P dP, and dbias = dS.
+    problem = problem_of(
+        "bf16", seqlen_q=60, seqlen_k=1, nheads=1, nheads_kv=1, head_dim_v=1, sink=True, bias="additive"
+    )
+    arrays = dict(arrays_of(problem))
+    arrays["v"] = np.ones_like(arrays["v"])
+    outputs = ask(unfused(dscores_dtype="fp32"), problem, arrays).outputs
+    probs, dout = (x.astype(np.float32)[..., 0, 0] for x in (outputs["out"], arrays["dout"]))
+    first = round_to(probs * dout, "bf16")
+    np.testing.assert_array_equal(outputs["dbias"][:, 0, :, 0], first - round_to(probs * first, "bf16"))
+
+
+@pytest.mark.parametrize(("stored", "same"), [("bf16", True), ("fp32", False)])
+def test_dq_is_stored_before_the_scale_multiplies_it(stored: str, same: bool) -> None:
+    problem = problem_of("bf16", softmax_scale=0.125)
+    dq = ask(unfused(dq_unscaled_dtype=stored), problem, arrays_of(problem)).outputs["dq"]
+    assert (round_to(dq, "bf16") == dq).all() == same
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_dk_is_a_product_with_the_stored_queries_where_declared(declared: bool) -> None:
+    problem = problem_of("bf16", seqlen_q=1, softmax_scale=0.3)
+    arrays = dict(arrays_of(problem))
+    outputs = ask(unfused(scaled_q_in_dk=declared), problem, arrays).outputs
+    unscaled = dict(arrays, q=round_to(arrays["q"].astype(np.float32) * np.float32(0.3), "bf16").astype(BF16))
+    expected = ask(unfused(), replace(problem, softmax_scale=1.0), unscaled).outputs["dk"]
+    assert (outputs["dk"] == expected).all() == declared
 
 
 def test_a_lazy_maximum_may_not_claim_to_be_exact() -> None:

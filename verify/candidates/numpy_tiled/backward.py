@@ -36,6 +36,7 @@ def backward(part: Sequences, state: ForwardState, scheme: Scheme) -> Gradients:
     for keys in scheme.key_tiles(part.seqlen_k):
         for rows in scheme.row_tiles(part.seqlen_q):
             run.add_tile(rows, keys)
+    run.finish_queries()
     run.grads.k = _sum_group(run.grads.k, part.problem.group, scheme)
     run.grads.v = _sum_group(run.grads.v, part.problem.group, scheme)
     return run.grads
@@ -74,7 +75,7 @@ class _Backward:
         dv = visible_product(kept.swapaxes(-1, -2), turned, dout, self.scheme) * dropout_factor(self.part)
         self._accumulate(self.grads.v, keys, dv, a.rounds_dkv_per_tile)
 
-        dscores = round_to(probs, a.probs_dscores_dtype) * (self._dprobs(rows, keys) - self.delta[..., rows, None])
+        dscores = self._dscores(round_to(probs, a.probs_dscores_dtype), rows, keys)
         if keep is not None:
             dscores = np.where(keep, dscores, np.float32(0))
         self._add_bias(dscores, rows, keys)
@@ -82,12 +83,29 @@ class _Backward:
             dscores = dscores * (np.float32(1) - tile.capped * tile.capped)
             if keep is not None:
                 dscores = np.where(keep, dscores, np.float32(0))
-        early, late = (self.scale, np.float32(1)) if a.scale_on_dscores else (np.float32(1), self.scale)
+        one = np.float32(1)
+        early, late = (self.scale, one) if a.scale_on_dscores else (one, self.scale)
         dscores = round_to(dscores * early, a.dscores_dtype)
-        dq = visible_product(dscores, keep, self.scorer.k[..., keys, :], self.scheme) * late
-        dk = visible_product(dscores.swapaxes(-1, -2), turned, self.part.q[..., rows, :], self.scheme) * late
+        dq = visible_product(dscores, keep, self.scorer.k[..., keys, :], self.scheme)
+        queries = self.scorer.scaled_queries(rows) if a.scaled_q_in_dk else self.part.q[..., rows, :]
+        dk = visible_product(dscores.swapaxes(-1, -2), turned, queries, self.scheme)
+        dq, dk = dq * (late if a.dq_unscaled_dtype == "fp32" else one), dk * (one if a.scaled_q_in_dk else late)
         self._accumulate(self.grads.q, rows, dq, a.rounds_dq_per_tile)
         self._accumulate(self.grads.k, keys, dk, a.rounds_dkv_per_tile)
+
+    def finish_queries(self) -> None:
+        """Multiplies dq by the scale where it was stored without."""
+        stored = self.scheme.arithmetic.dq_unscaled_dtype
+        if stored != "fp32":
+            self.grads.q = round_to(self.grads.q, stored) * self.scale
+
+    def _dscores(self, probs: F32, rows: slice, keys: slice) -> F32:
+        """dS before the slope of the softcap: P (dP - delta), or the difference of the stored P dP and P delta."""
+        dprobs, delta = self._dprobs(rows, keys), self.delta[..., rows, None]
+        stored = self.scheme.arithmetic.dscores_products_dtype
+        if stored == "fp32":
+            return probs * (dprobs - delta)
+        return round_to(probs * dprobs, stored) - round_to(probs * delta, stored)
 
     def _probs(self, tile: ScoreTile, rows: slice) -> F32:
         a, state = self.scheme.arithmetic, self.state
@@ -121,17 +139,18 @@ class _Backward:
         return delta if self.part.dlse is None else delta - self.part.dlse
 
     def _delta_from_dprobs(self) -> F32:
+        stored = self.scheme.arithmetic.dscores_products_dtype
         delta = np.zeros(self.state.lse.shape, dtype=np.float32)
         for rows in self.scheme.row_tiles(self.part.seqlen_q):
             for keys in self.scheme.key_tiles(self.part.seqlen_k):
                 tile = self.scorer.tile(rows, keys)
                 if tile is None:
                     continue
-                terms = self._probs(tile, rows) * self._dprobs(rows, keys)
+                terms = round_to(self._probs(tile, rows) * self._dprobs(rows, keys), stored)
                 if tile.keep is not None:
                     terms = np.where(tile.keep, terms, np.float32(0))
                 delta[..., rows] += terms.sum(axis=-1)
-        return delta
+        return round_to(delta, stored)
 
     def _sink_gradient(self, sink: F32) -> F32:
         # The sink's value is 0, so its dP is 0 and dsink = sum over rows of P_sink * (0 - delta).

@@ -42,7 +42,8 @@ class Scheme:
         require(whole_row, "tile_k", a.tile_k, "0 where the normalised probabilities are stored")
         lazy = self.rescale_threshold > 0 or self.exponential == "cubic"
         require(not (lazy and a.argmax_exact), "argmax_exact", a.argmax_exact, "False with a lazy or inexact maximum")
-        for name in ("probs", "probs_backward", "probs_dscores", "dscores", "scores", "dprobs"):
+        backward = ("probs_backward", "probs_dscores", "dprobs", "dscores_products", "dscores", "dq_unscaled")
+        for name in ("scores", "probs", *backward):
             float_format(getattr(a, f"{name}_dtype"))
 
     @property

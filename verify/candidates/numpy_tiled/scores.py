@@ -57,7 +57,7 @@ class Scorer:
         keep = keep_tile(self.part, rows, keys)
         if keep is not None and not keep.any():
             return None
-        scores = product(self._q[..., rows, :], self._keys[..., keys, :].swapaxes(-1, -2), self.scheme)
+        scores = product(self.scaled_queries(rows), self._keys[..., keys, :].swapaxes(-1, -2), self.scheme)
         if self._multiply:
             scores = scores * self._factor
         capped = None
@@ -85,6 +85,10 @@ class Scorer:
         if not self.scheme.arithmetic.exp2_fma:
             return exp(before - after, self.scheme.exponential)
         return exp2((before - after) * self._log2_unit, self.scheme.exponential)
+
+    def scaled_queries(self, rows: slice) -> F32:
+        """q as it meets the keys: times the scale and rounded where the scheme says so."""
+        return self._q[..., rows, :]
 
     def recomputed(self, tile: ScoreTile, reference: F32) -> F32:
         """exp(unit*scores - reference), 0 where hidden; `reference` (b, h, rows) natural, -inf for a dead row."""

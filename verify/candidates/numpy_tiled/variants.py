@@ -64,6 +64,19 @@ def _eager(scheme: Scheme) -> Scheme:
     )
 
 
+def _unfused(scheme: Scheme) -> Scheme:
+    """Every operation differentiated by itself, as MLX does: whatever passes from one to the next is stored."""
+    stored = scheme.storage
+    return with_arithmetic(
+        _eager(scheme),
+        scale_on="q",
+        dscores_products_dtype=stored,
+        dq_unscaled_dtype=stored,
+        scaled_q_in_dk=True,
+        group_sum_dtype=stored,
+    )
+
+
 def _fast_exp(scheme: Scheme) -> Scheme:
     return replace(with_arithmetic(scheme, exp_ulp=640.0, argmax_exact=False), exponential="cubic")
 
@@ -117,6 +130,7 @@ VARIANTS: dict[str, Change] = {
     "rounded_ds": _rounded_ds,
     "out_fp32": _arithmetic(out_dtype="fp32"),
     "eager": _eager,
+    "unfused": _unfused,
 }
 
 
