@@ -67,6 +67,11 @@ def test_fp32_and_few_elements_are_not_judged() -> None:
             "attn1:b=3,sq=30,sk=3,h=3,d=80,dv=40,dtype=fp16,recipe=normal:std=3.0,seed=21003456",
             id="rows that one key decides",
         ),
+        pytest.param(
+            "numpy_tiled:l_rounded",
+            "attn1:b=2,sq=6,sk=65,h=9,hkv=3,d=16,dtype=bf16,causal=1,softcap=1.0,sink=1,recipe=normal:std=3.0,seed=1317",
+            id="a row sum of rounded weights reaches all keys",
+        ),
     ],
 )
 def test_honest_kernels_that_fuzzing_once_accused_pass(candidate: str, case_id: str) -> None:

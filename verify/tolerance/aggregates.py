@@ -51,11 +51,13 @@ def rows_are_independent(problem: AttentionProblem, arithmetic: Arithmetic, tens
     """Whether the rows of an output err apart from each other, as the scores of both statistics take it.
 
     An error of a query's normaliser reaches the rows of all keys in dk and dv. With fp32 scores it is far below the
-    roundings of a single weight; with scores in a short format it is not. Few queries say too little as well.
+    roundings of a single weight; with scores in a short format, or a row sum of rounded weights, it is not. Few queries
+    say too little as well.
     """
     if tensor in ("out", "dq"):
         return True
     short = is_short(arithmetic.scores_dtype) or arithmetic.scale_on != "scores"
+    short = short or (arithmetic.sum_rounded_probs and is_short(arithmetic.probs_dtype))
     return not short and problem.total_q * problem.nheads >= GAIN_LIMIT**2
 
 

@@ -132,12 +132,13 @@ def _rounding_onto_values(ops: Operands, rounds: Roundings, inputs: OutInputs, r
     factor, rows = inputs.block.dropout, inputs.rows
     if not rounds.arithmetic.sum_rounded_probs:
         return ops.onto_rows(_dropped(rounding.variance, None if factor is None else factor * factor), ops.v.square)
-    centred = ops.v.values - rows.centre
-    off = rows.out - np.repeat(rows.centre, ops.group, axis=0)
+    # In fp64: a hidden key far from the others leaves nothing of the difference in fp32.
+    centred = ops.v.values.astype(np.float64) - rows.centre
+    off = ops.out[:, inputs.block.rows] / ops.v.unit - np.repeat(rows.centre, ops.group, axis=0)
     once = _dropped(rounding.variance, factor)
-    spread = ops.onto_rows(_dropped(once, factor), rows.centred_sq)
+    spread = ops.onto_rows(_dropped(once, factor), centred * centred)
     cross = ops.onto_rows(once, centred)
-    whole = rounding.variance.sum(axis=-1, keepdims=True)
+    whole = rounding.variance.sum(axis=-1, keepdims=True, dtype=np.float64)
     variance: Real = np.maximum(spread - 2 * off * cross + off**2 * whole, np.float32(0))
     return variance
 

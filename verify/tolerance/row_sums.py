@@ -23,8 +23,6 @@ class RowSums:
     out_abs: Real
     centre: Real
     """Column mean of V (kv heads, 1, dim); 0 with dropout or a sink, where O is no mean of V."""
-    centred_sq: Real
-    """(V - centre)^2."""
     weights: Real
     """Z P."""
     mean_abs: Real
@@ -52,11 +50,10 @@ class RowSums:
         values = ops.v.values
         mean = values.mean(axis=1, keepdims=True) if values.shape[1] else np.zeros_like(values[:, :1])
         centre = mean if plain and values.shape[1] else np.zeros((values.shape[0], 1, values.shape[2]), np.float32)
-        centred_sq = (values - centre) ** 2
         weights = block.probs if block.dropout is None else block.probs * block.dropout
         second = weights if block.dropout is None else weights * block.dropout
         mean_abs = ops.onto_rows(weights, ops.v.magnitude)
-        mean_sq = ops.onto_rows(second, centred_sq)
+        mean_sq = ops.onto_rows(second, (values - centre) ** 2)
         off_centre = out - np.repeat(centre, ops.group, axis=0)
         spread = np.sqrt(np.maximum(mean_sq - off_centre * off_centre, 0) + np.float32(3e-6) * mean_sq)
         low, high = (np.repeat(edge, ops.group, axis=0) for edge in _column_range(values, plain=plain))
@@ -66,7 +63,6 @@ class RowSums:
             out=out,
             out_abs=np.abs(out),
             centre=centre,
-            centred_sq=centred_sq,
             weights=weights,
             mean_abs=mean_abs,
             spread=spread,

@@ -102,6 +102,13 @@ PINNED = {
             "recipe=needle:position=63,seed=63"
         ),
     ),
+    "a hidden key far from the others leaves the deviation of v in fp64 only": (
+        "l_rounded",
+        (
+            "attn1:b=1,sq=2,sk=3,h=2,hkv=1,d=2,dv=1,dtype=fp16,causal=1,recipe=pinned:dout=0:k=%30.5:q=0x2~1x2"
+            ":v=-0.0003054142~0.00040006638~4,seed=417"
+        ),
+    ),
     "a score whose rounding exceeds any exponent leaves the weight undetermined, however small it is": (
         "qk_prescaled",
         "attn1:b=1,sq=1,sk=1,h=1,d=1,dtype=bf16,scale=0.7,sink=1,recipe=low_logits:unscaled=50000.0,seed=143",
