@@ -13,6 +13,7 @@ from verify.candidates.numpy_tiled import default_scheme, with_arithmetic
 from verify.candidates.numpy_tiled.variants import VARIANTS
 from verify.case import Case
 from verify.inputs import make_inputs
+from verify.tolerance import delta_errors, key_terms
 
 SMALLEST = {
     "P dP": (
@@ -92,6 +93,42 @@ def test_the_term_is_needed(term: str, design: str, tensor: str) -> None:
 @pytest.mark.parametrize(("term", "name"), [("products", "P dP"), ("scaled q", "q in dk")])
 def test_the_smallest_cases_need_their_terms(term: str, name: str) -> None:
     assert _judged_smallest(name, **WITHOUT[term]).ratio("dk") > 1
+
+
+def _queries_equal_in_a_channel() -> Judged:
+    # The scale lies 0.9 u above 1, so that every product with the equal channel is rounded down by as much.
+    p = problem(seqlen_q=600, seqlen_k=60, nheads=1, head_dim=2, head_dim_v=1, dtype="fp16", softmax_scale=1.00044)
+    arrays = patterned_arrays(p, 1)
+    arrays["q"][..., 0] = 1.0
+    arrays["k"] = (arrays["k"] * 0.01).astype(np.float16)
+    arrays["dout"] = np.random.default_rng(0).uniform(1, 2, arrays["dout"].shape).astype(np.float16)
+    return judge(p, arrays, scheme=VARIANTS["unfused"](default_scheme("fp16")))
+
+
+def _deltas_below_a_half_ulp() -> Judged:
+    # All v are equal, so delta = dP = 1 + (0.33 .. 0.36) ulp whatever P is, and is rounded down to 1.
+    p = problem(seqlen_q=1000, seqlen_k=6, nheads=1, head_dim=1, head_dim_v=2, dtype="fp16", softmax_scale=1.0)
+    arrays, random = patterned_arrays(p), np.random.default_rng(0)
+    arrays["q"] = random.uniform(1, 2, arrays["q"].shape).astype(np.float16)
+    arrays["k"][0, :, 0, 0] = np.linspace(-0.2, 0.2, 6)
+    arrays["v"][:] = 1.0, 2.0**-14
+    arrays["dout"][..., 0] = 1.0
+    arrays["dout"][..., 1] = random.uniform(5.3, 5.7, arrays["dout"].shape[:-1])
+    scheme = VARIANTS["unfused"](default_scheme("fp16"))
+    kept = dict.fromkeys(("scores_dtype", "probs_normalised_dtype", "dprobs_dtype"), "fp32")
+    return judge(p, arrays, scheme=with_arithmetic(scheme, scale_on="scores", scaled_q_in_dk=False, **kept))
+
+
+def test_a_rounding_of_q_that_rows_share_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _queries_equal_in_a_channel().worst() <= 1
+    monkeypatch.setattr(key_terms, "storing", lambda values, form: np.zeros_like(values))
+    assert _queries_equal_in_a_channel().ratio("dk") > 1
+
+
+def test_a_rounding_of_delta_that_rows_share_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _deltas_below_a_half_ulp().worst() <= 1
+    monkeypatch.setattr(delta_errors, "storing", lambda values, form: np.zeros_like(values))
+    assert _deltas_below_a_half_ulp().ratio("dk") > 1
 
 
 @pytest.mark.parametrize("dprobs", ["fp16", "fp32"])
