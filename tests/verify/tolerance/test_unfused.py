@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.verify.tolerance.emulated import Judged, judge, patterned_arrays, problem
+from tests.verify.tolerance.emulated import Judged, bounds_of, judge, normal_arrays, patterned_arrays, problem
 from verify.candidates.numpy_tiled import default_scheme, with_arithmetic
 from verify.candidates.numpy_tiled.variants import VARIANTS
 from verify.case import Case
 from verify.inputs import make_inputs
-from verify.tolerance import delta_errors, key_terms
+from verify.tolerance import delta_errors, derive, key_terms
 
 SMALLEST = {
     "P dP": (
@@ -93,6 +93,29 @@ def test_the_term_is_needed(term: str, design: str, tensor: str) -> None:
 @pytest.mark.parametrize(("term", "name"), [("products", "P dP"), ("scaled q", "q in dk")])
 def test_the_smallest_cases_need_their_terms(term: str, name: str) -> None:
     assert _judged_smallest(name, **WITHOUT[term]).ratio("dk") > 1
+
+
+@pytest.mark.parametrize("field", ["dscores_products_dtype", "dq_unscaled_dtype"])
+def test_a_narrower_format_never_narrows_a_bound(field: str) -> None:
+    p = problem(dtype="fp32", sink=True)
+    arrays, arithmetic = normal_arrays(p), replace(default_scheme("fp32").arithmetic, delta_from="dprobs")
+    wide = bounds_of(p, arrays, arithmetic)
+    for name in ("fp16", "bf16"):
+        narrow = bounds_of(p, arrays, replace(arithmetic, **{field: name}))
+        for tensor in wide:
+            assert (narrow[tensor].total >= wide[tensor].total * 0.999).all(), (name, tensor)
+        assert (narrow["dq"].total > wide["dq"].total).all()
+        wide = narrow
+
+
+@pytest.mark.parametrize("with_dlse", [False, True])
+def test_blocks_do_not_change_the_bound(with_dlse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem(nheads=4, sink=True, bias="additive", softcap=5.0, softmax_scale=0.3)
+    arrays, arithmetic = normal_arrays(p), VARIANTS["unfused"](default_scheme("fp16")).arithmetic
+    whole = bounds_of(p, arrays, arithmetic, with_dlse=with_dlse)
+    monkeypatch.setattr(derive, "BLOCK_ELEMENTS", 500)
+    for name, bound in bounds_of(p, arrays, arithmetic, with_dlse=with_dlse).items():
+        np.testing.assert_allclose(bound.total, whole[name].total, rtol=2e-2, atol=1e-12, err_msg=name)
 
 
 def _queries_equal_in_a_channel() -> Judged:
