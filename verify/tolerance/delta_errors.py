@@ -162,48 +162,67 @@ def _delta_errors(
         summed = rounds.arithmetic.sum_rounded_probs
         sees = centred if summed else product.dprobs
         variance = variance + (forward.rounded_probs * sees**2).sum(axis=-1)
-    products_abs = delta_abs
-    if from_probs:
-        products_abs = (block.probs * np.abs(product.dprobs)).sum(axis=-1) * unit
-        count = float(block.probs.shape[-1])
-        dots = (block.probs * product.magnitude) ** 2
-        channels = repeated_over_channels(ops, block.rows, block.keys, rounds.dprobs_steps, scores=False)
-        dot = rounds.dprobs_steps / 3.0 * (dots if channels is None else dots * channels).sum(axis=-1)
-        variance = variance + KAPPA_SQ * dot
-        repeated: Real | float = repeated_weights(block.probs * np.abs(product.dprobs)) if count > INDEPENDENT else 1.0
-    else:
-        count = float(out.shape[-1])
-        variance = variance + over_channels(dout, out, forward.out_variance, rounds.out) / (U * unit) ** 2
-        repeated = repeated_in_delta(ops, block.rows, out)
-    variance = variance + KAPPA_SQ * (count / 3.0 * repeated + 1.0) * (products_abs / unit) ** 2
     hard = (np.abs(dout) * forward.out_hard).sum(axis=-1) / (U * unit) + shared
     worst = (np.abs(dout) * forward.out_worst).sum(axis=-1)
+    if not from_probs:
+        size, count, repeated = delta_abs / unit, float(out.shape[-1]), repeated_in_delta(ops, block.rows, out)
+        variance = variance + over_channels(dout, out, forward.out_variance, rounds.out) / (U * unit) ** 2
+    else:
+        weights = block.probs * np.abs(product.dprobs)
+        size, count = weights.sum(axis=-1), float(weights.shape[-1])
+        repeated = repeated_weights(weights) if count > INDEPENDENT else 1.0
     if rounds.arithmetic.delta_from == "out":
         variance = variance + over_channels(dout, out, _stored_rounding(out, rounds), rounds.out) / (U * unit) ** 2
         worst = worst + (np.abs(dout) * rounds.out.half_ulp(_finite(np.abs(out) + forward.out_worst))).sum(axis=-1)
-    worst = worst / unit + (count + 1.0) * 1.01 * U * products_abs / unit
+    variance = variance + KAPPA_SQ * (count / 3.0 * repeated + 1.0) * size**2
+    worst = worst / unit + (count + 1.0) * 1.01 * U * size
     if from_probs:
-        dot_worst = (block.probs * product.magnitude).sum(axis=-1) * rounds.dprobs_growth
-        exponent = (block.probs * np.expm1(np.minimum(block.worst, 80.0)) * np.abs(product.dprobs)).sum(axis=-1)
-        worst = worst + dot_worst + exponent + forward.lse_worst * products_abs / unit
-        hard = hard + (block.probs * block.hard * np.abs(product.dprobs)).sum(axis=-1)
-        if rounds.u_dprobs:
-            values, bound = stored_dprobs(ops, rounds, product)
-            rounded = block.probs * bound
-            alike = bin_factor(values, block.probs * values, float_format(rounds.arithmetic.dprobs_dtype))
-            variance = variance + KAPPA_SQ * (rounded * rounded * alike).sum(axis=-1)
-            worst = worst + U * rounded.sum(axis=-1)
+        hard = hard + (block.hard * weights).sum(axis=-1)
+        variance, worst = _from_products(ops, rounds, block, product, variance, worst + forward.lse_worst * size)
         if rounds.u_dscores_products:
-            form = float_format(rounds.arithmetic.dscores_products_dtype)
-            one = stored_products(rounds, block.probs * block.growth, product)
-            variance = variance + (one.variance * bin_factor(one.values, one.values, form)).sum(axis=-1)
-            # What is rounded next is the computed sum of the rounded products.
-            worst = worst + U * one.bound.sum(axis=-1)
-            size, floor = np.abs(delta) / unit, form.half_subnormal / unit
-            computed = size + U * np.sqrt(variance + hard**2)
-            variance = variance + rounding_variance(computed, rounding_bound(computed, form, floor), form)
-            worst = worst + U * rounding_bound(size + worst, form, floor)
+            variance, worst = _from_stored_products(rounds, block, product, np.abs(delta) / unit, variance, hard, worst)
     return variance, hard, worst
+
+
+def _from_products(
+    ops: Operands, rounds: Roundings, block: ScoreBlock, product: Products, variance: Float64, worst: Float64
+) -> tuple[Float64, Float64]:
+    """Variance and worst case of delta = rowsum(P dP) with the errors of dP."""
+    dots = (block.probs * product.magnitude) ** 2
+    channels = repeated_over_channels(ops, block.rows, block.keys, rounds.dprobs_steps, scores=False)
+    dot = rounds.dprobs_steps / 3.0 * (dots if channels is None else dots * channels).sum(axis=-1)
+    variance = variance + KAPPA_SQ * dot
+    dot_worst = (block.probs * product.magnitude).sum(axis=-1) * rounds.dprobs_growth
+    exponent = (block.probs * np.expm1(np.minimum(block.worst, 80.0)) * np.abs(product.dprobs)).sum(axis=-1)
+    worst = worst + dot_worst + exponent
+    if rounds.u_dprobs:
+        values, bound = stored_dprobs(ops, rounds, product)
+        rounded = block.probs * bound
+        alike = bin_factor(values, block.probs * values, float_format(rounds.arithmetic.dprobs_dtype))
+        variance = variance + KAPPA_SQ * (rounded * rounded * alike).sum(axis=-1)
+        worst = worst + U * rounded.sum(axis=-1)
+    return variance, worst
+
+
+def _from_stored_products(
+    rounds: Roundings,
+    block: ScoreBlock,
+    product: Products,
+    size: Float64,
+    variance: Float64,
+    hard: Float64,
+    worst: Float64,
+) -> tuple[Float64, Float64]:
+    """The same where P dP and then delta, of that size, are stored."""
+    form = float_format(rounds.arithmetic.dscores_products_dtype)
+    one = stored_products(rounds, block.probs * block.growth, product)
+    variance = variance + (one.variance * bin_factor(one.values, one.values, form)).sum(axis=-1)
+    # What is rounded next is the computed sum of the rounded products.
+    worst = worst + U * one.bound.sum(axis=-1)
+    floor = form.half_subnormal / product.unit
+    computed = size + U * np.sqrt(variance + hard**2)
+    variance = variance + rounding_variance(computed, rounding_bound(computed, form, floor), form)
+    return variance, worst + U * rounding_bound(size + worst, form, floor)
 
 
 def _delta_overflows(

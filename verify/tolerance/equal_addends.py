@@ -109,9 +109,10 @@ def _largest_repetition(lines: Real, repeated: Real, share: Real) -> Real | None
     repeated, share : float32 arrays (heads, lines)
         Of the weights (`_repetition`) that multiply the numbers.
     """
-    seen = np.where(repeated > HARDLY, share, np.float32(1)).min(axis=-1, initial=1.0)[:, None, None]
-    if not (repeated > HARDLY).any():
+    counted = repeated > HARDLY
+    if not counted.any():
         return None
+    seen = np.where(counted, share, np.float32(1)).min(axis=-1, initial=1.0)[:, None, None]
     widest = np.maximum(np.abs(lines).max(axis=-1, keepdims=True, initial=0.0), np.float32(1e-30))
     place = places_of_equals(np.rint(lines * (BINS * seen / widest)))
     if place is None:
