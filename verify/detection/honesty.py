@@ -33,6 +33,7 @@ CANDIDATES = (
     "numpy_tiled:fast_exp",
     "numpy_tiled:round_per_tile",
     "numpy_tiled:sequential",
+    "numpy_tiled:unfused",
     "torch_math",
     "torch_flash",
 )
