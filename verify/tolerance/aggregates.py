@@ -16,6 +16,7 @@ from verify.dense import Float64
 from verify.problem import AttentionProblem
 from verify.tolerance.bound import Bound
 from verify.tolerance.roundings import is_short
+from verify.tolerance.terms import PREDICTED, PRESCALED
 
 GAIN_LIMIT = 7.5
 """A self-normalised sum of independent symmetric terms obeys P(|t| > x) <= 2 exp(-x^2/2): 1.2e-12 at 7.5, whatever the
@@ -24,6 +25,8 @@ RMS_LIMIT = 1.25
 """The predicted rms is that of log-uniform significands."""
 MISFIT = 1.1
 """The significands of generic values move the rms by up to 10 % (measured, docs/tolerances.md)."""
+RANDOM = ("underflow", PREDICTED, PRESCALED)
+"""Hard terms that have either sign in generic values: the variance, or its own share of it, holds them."""
 MIN_ELEMENTS = 1024
 GENERIC_RECIPES = ("normal", "outliers")
 """Recipes whose rows are independent and whose rounding errors are symmetric."""
@@ -78,7 +81,8 @@ def weights(bound: Bound) -> Float64:
     The output rounding is uniform in its half ulp; what the contract permits to be systematic counts in full.
     """
     systematic = _systematic(bound)
-    variance = bound.sigma**2 + bound.output_half_ulp**2 / 3.0 + systematic**2
+    shared = bound.hard.get(PRESCALED, 0.0) / bound.confidence
+    variance = bound.sigma**2 + bound.output_half_ulp**2 / 3.0 + systematic**2 + shared**2
     judged = np.isfinite(bound.total) & (variance > 0)
     return np.where(judged, 1.0 / np.where(judged, variance, 1.0), 0.0)
 
@@ -172,6 +176,6 @@ def key_score(error: Float64, probs: Float64, values: Float64, out: Float64, bou
 def _systematic(bound: Bound) -> Float64:
     total = np.zeros(bound.total.shape)
     for name, value in bound.hard.items():
-        if name != "underflow":
+        if name not in RANDOM:
             total += value
     return total

@@ -35,6 +35,10 @@ class RowErrors:
     """Units of U^2 and unit^2."""
     delta_predicted: Float64
     """Error of delta that storing the reference's own out, P and dP gives, signed, units of unit."""
+    lse_prescaled: Float64
+    """The part of lse_hard that pre-scaled operands give."""
+    delta_prescaled: Float64
+    """The same of delta_hard."""
     delta_hard: Float64
     """Units of U and unit."""
     delta_worst: Float64
@@ -109,12 +113,15 @@ def row_errors(
     delta = (dout * out).sum(axis=-1)
     stored = rounds.lse.half_ulp(maxima.lse) if rounds.arithmetic.lse_stored else 0.0
     lse_variance = np.maximum(forward.lse_variance - forward.lse_shared, 0.0) + KAPPA_SQ * 3.0 * lse**2
-    lse_hard = (forward.lse_hard + stored) / U + confidence * np.sqrt(forward.lse_shared)
+    lse_prescaled = confidence * np.sqrt(forward.lse_shared)
+    lse_hard = (forward.lse_hard + stored) / U + lse_prescaled
+    prescaled = confidence * np.sqrt(_shared_variance(block, product))
     delta_abs = (np.abs(dout) * np.abs(out)).sum(axis=-1)
-    variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta, delta_abs, confidence)
+    variance, hard, worst = _delta_errors(ops, rounds, block, forward, product, dout, delta, delta_abs, prescaled)
     if rounds.arithmetic.delta_from == "dprobs":
         variance = variance + lse_variance * (delta / product.unit) ** 2
         hard = hard + lse_hard * np.abs(delta) / product.unit
+        prescaled = prescaled + lse_prescaled * np.abs(delta) / product.unit
     if ops.dlse is not None:
         variance = variance + KAPPA_SQ * ((np.abs(delta) + np.abs(ops.dlse[:, block.rows])) / product.unit) ** 2
     return RowErrors(
@@ -122,6 +129,8 @@ def row_errors(
         delta=delta / product.unit,
         lse_variance=np.where(maxima.alive, lse_variance, 0.0),
         lse_hard=np.where(maxima.alive, lse_hard, 0.0),
+        lse_prescaled=np.where(maxima.alive, lse_prescaled, 0.0),
+        delta_prescaled=np.broadcast_to(prescaled, delta.shape),
         lse_worst=np.where(maxima.alive, forward.lse_worst + stored + 3.0 * U * lse, 0.0),
         delta_variance=variance,
         delta_predicted=_predicted(ops, rounds, block, product, dout),
@@ -140,7 +149,7 @@ def _delta_errors(
     dout: Float64,
     delta: Float64,
     delta_abs: Float64,
-    confidence: float,
+    prescaled: Float64,
 ) -> tuple[Float64, Float64, Float64]:
     """Variance (U^2 unit^2), hard bound (U unit) and worst case (unit) of delta."""
     unit, out = product.unit, ops.out[:, block.rows]
@@ -152,17 +161,12 @@ def _delta_errors(
     if forward.key_ratio is not None:
         weighted = weighted * forward.key_ratio
     variance = (weighted * seen**2).sum(axis=-1).astype(np.float64)
-    shared = 0.0
-    if block.shared_variance is not None:
-        # Common to the keys as a linear function: Cauchy-Schwarz over the row.
-        of_row = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
-        shared = confidence * np.sqrt(of_row * (block.probs * centred**2).sum(axis=-1))
     if forward.rounded_probs is not None:
         # Where the row sum holds the same errors, they see Z dP - delta.
         summed = rounds.arithmetic.sum_rounded_probs
         sees = centred if summed else product.dprobs
         variance = variance + (forward.rounded_probs * sees**2).sum(axis=-1)
-    hard = (np.abs(dout) * forward.out_hard).sum(axis=-1) / (U * unit) + shared
+    hard = (np.abs(dout) * forward.out_hard).sum(axis=-1) / (U * unit) + prescaled
     worst = (np.abs(dout) * forward.out_worst).sum(axis=-1)
     if not from_probs:
         size, count, repeated = delta_abs / unit, float(out.shape[-1]), repeated_in_delta(ops, block.rows, out)
@@ -182,6 +186,16 @@ def _delta_errors(
         if rounds.u_dscores_products:
             variance, worst = _from_stored_products(rounds, block, product, np.abs(delta) / unit, variance, hard, worst)
     return variance, hard, worst
+
+
+def _shared_variance(block: ScoreBlock, product: Products) -> Float64:
+    """Variance of delta from pre-scaled operands, a linear function that keys share: Cauchy-Schwarz over the row."""
+    if block.shared_variance is None:
+        return np.zeros((1, 1))
+    centred = product.centred_abs + product.dlse
+    of_row = (block.probs * block.shared_variance * block.growth**2).sum(axis=-1)
+    variance: Float64 = of_row * (block.probs * centred**2).sum(axis=-1)
+    return variance
 
 
 def _from_products(

@@ -72,6 +72,8 @@ class GradientErrors:
     """Variance of dS without slope and without its own rounding, for dbias."""
     hard: Real
     """Bound on the correlated error of sloped dS, units of U unit."""
+    prescaled: Real | None
+    """The part of `hard` that pre-scaled operands give; None where they are not."""
     unsloped_hard: Real
     worst_exponent: Real
     """expm1 of the worst exponent error."""
@@ -114,8 +116,10 @@ def gradient_errors(
     of_row = as_rows(rows.lse_variance + log_sum)
     exponent_variance = block.variance + of_row
     own_hard: Real = block.hard + np.float32(2.0 * rounds.arithmetic.exp_ulp)
+    shared: Real | None = None
     if block.shared_variance is not None:
-        own_hard = own_hard + np.float32(confidence) * np.sqrt(block.shared_variance)
+        shared = np.float32(confidence) * np.sqrt(block.shared_variance)
+        own_hard = own_hard + shared
     exponent_hard = own_hard + as_rows(rows.lse_hard)
     reach: Real = np.float32(confidence * U) * np.sqrt(exponent_variance) + np.float32(U) * exponent_hard
     grown = inflation(reach)
@@ -151,9 +155,12 @@ def gradient_errors(
         unsloped = unsloped + total([rounding.variance for rounding in stored])
     worst_exponent, worst = _worst(ops, rounds, block, maxima, rows, product)
     unsloped_hard, unsloped_worst = hard, worst
+    prescaled = None if shared is None else dscores * shared * grown
     if block.slope is not None and block.tanh is not None:
         own_exponent, hard, worst = _softcap(ops, rounds, block, own_exponent, hard, worst, dscores, own_hard)
         products = products * block.slope * block.slope
+        if prescaled is not None:
+            prescaled = prescaled * block.slope
         stored = tuple(replace(one, variance=one.variance * block.slope * block.slope) for one in stored)
     uncheckable_weight = _either(block.uncheckable, (reach > DETERMINED) & (probs > 0))
     uncheckable = _either(uncheckable_weight, rows.delta_overflows[..., None] & (probs > 0))
@@ -188,6 +195,7 @@ def gradient_errors(
         stored=stored,
         unsloped=unsloped,
         hard=hard,
+        prescaled=prescaled,
         unsloped_hard=unsloped_hard,
         worst_exponent=worst_exponent,
         worst=worst,

@@ -27,7 +27,7 @@ from verify.tolerance.probs_rounding import rounding_bound, rounding_variance
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import ScoreBlock
 from verify.tolerance.swallowed import swallowed_over_rows
-from verify.tolerance.terms import Terms, somewhere_hidden
+from verify.tolerance.terms import PREDICTED, Terms, somewhere_hidden
 from verify.tolerance.terms import total as sum_terms
 
 
@@ -70,7 +70,7 @@ def key_terms(
     variance = {"dscores": U**2 * ops.onto_keys(independent, queries.square)}
     hard = {
         "dscores": U * ops.onto_keys(hard_weights, queries.magnitude),
-        "delta": np.abs(ops.onto_keys(grown * as_rows(rows.delta_predicted), queries.values)),
+        PREDICTED: np.abs(ops.onto_keys(grown * as_rows(rows.delta_predicted), queries.values)),
     }
     limit = ops.onto_keys(worst, queries.magnitude)
     if errors.signed is not None:

@@ -21,7 +21,7 @@ from verify.tolerance.repetition import INDEPENDENT
 from verify.tolerance.roundings import KAPPA_SQ, Real, Roundings, U
 from verify.tolerance.scores import RowMaxima, ScoreBlock
 from verify.tolerance.swallowed import swallowed_over_keys
-from verify.tolerance.terms import Terms, somewhere_hidden
+from verify.tolerance.terms import PREDICTED, PRESCALED, Terms, somewhere_hidden
 from verify.tolerance.terms import total as sum_terms
 
 SEEN_WEIGHT = 1e-12
@@ -66,11 +66,16 @@ def query_terms(
         "lse": U**2 * grown**2 * rows.lse_variance[..., None] * value**2,
         "accumulation": KAPPA_SQ * U**2 * (steps / 3.0 * repeats * half**2 + 4.0 * value**2),
     }
+    own = errors.hard if errors.prescaled is None else np.maximum(errors.hard - errors.prescaled, 0)
     hard = {
-        "dscores": U * ops.onto_rows(errors.hard, keys.magnitude),
-        "delta": grown * (U * rows.delta_hard + np.abs(rows.delta_predicted))[..., None] * mean_keys,
-        "lse": U * grown * rows.lse_hard[..., None] * value,
+        "dscores": U * ops.onto_rows(own, keys.magnitude),
+        "delta": U * grown * (rows.delta_hard - rows.delta_prescaled)[..., None] * mean_keys,
+        "lse": U * grown * (rows.lse_hard - rows.lse_prescaled)[..., None] * value,
+        PREDICTED: grown * np.abs(rows.delta_predicted)[..., None] * mean_keys,
     }
+    if errors.prescaled is not None:
+        of_rows = rows.delta_prescaled[..., None] * mean_keys + rows.lse_prescaled[..., None] * value
+        hard[PRESCALED] = U * (ops.onto_rows(errors.prescaled, keys.magnitude) + grown * of_rows)
     if rounds.truncates:
         hard["truncation"] = rounds.step * steps * half
     else:
@@ -135,7 +140,8 @@ def bias_terms(
         limit = limit + U * rounding_bound(errors.dscores + limit + delta_worst, form, smallest)
     hard = {
         "dscores": U * errors.unsloped_hard.astype(np.float64),
-        "delta": grown * probs * (U * rows.delta_hard + np.abs(rows.delta_predicted))[..., None],
+        "delta": U * grown * probs * rows.delta_hard[..., None],
+        PREDICTED: grown * probs * np.abs(rows.delta_predicted)[..., None],
         "lse": U * grown * errors.dscores * rows.lse_hard[..., None],
     }
     limit = limit + delta_worst + (planes + 4) * U * errors.dscores
@@ -182,7 +188,8 @@ def sink_terms(
     }
     hard = {
         "exponent": U * (weighted * (rows.lse_hard + own_exp)).sum(axis=1),
-        "delta": U * (probs * rows.delta_hard).sum(axis=1) + np.abs((probs * rows.delta_predicted).sum(axis=1)),
+        "delta": U * (probs * rows.delta_hard).sum(axis=1),
+        PREDICTED: np.abs((probs * rows.delta_predicted).sum(axis=1)),
     }
     worst_exponent = rows.lse_worst + U * (own_exp + 2.0 * logit + 6.0 * np.abs(maxima.lse - ops.sink[:, None]))
     grown = np.expm1(np.minimum(worst_exponent, 30.0))

@@ -10,6 +10,11 @@ import numpy as np
 from verify.dense import Float64
 from verify.tolerance.roundings import SAFETY, Real
 
+PREDICTED = "predicted rounding"
+"""Hard term: what storing the reference's own numbers changes, whose sign is known and, for generic values, random."""
+PRESCALED = "pre-scaled"
+"""Hard term: as many deviations as the confidence, because rows and keys share them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Terms:
