@@ -1,6 +1,7 @@
 """Aggregate: errors within every element's bound that all point one way are found; honest roundings pass."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,17 @@ def test_truncated_outputs_are_rejected_by_name_though_every_element_is_within_i
     finding = finding_of(NAME, Faulty(fault), case_of(**LARGE))
     assert finding.status is Status.NUMERICAL
     assert all(reason.startswith(f"{tensor}:") for reason in finding.reasons)
+
+
+def test_a_wrong_scale_is_seen_where_q_is_scaled_and_rounded_first() -> None:
+    """Bounds of pre-scaled operands are wide; what they allow at random they do not allow as a bias."""
+
+    def fault(honestly: Callable[[Call], Outputs], call: Call) -> Outputs:
+        scale = 1.01 * call.problem.softmax_scale
+        return honestly(replace(call, problem=replace(call.problem, softmax_scale=scale)))
+
+    finding = finding_of(NAME, Faulty(fault, honest="numpy_tiled:unfused"), case_of(**(LARGE | {"nheads": 4})))
+    assert any(reason.startswith("dq: gain") for reason in finding.reasons), finding.reasons
 
 
 def test_fp32_and_few_elements_are_not_judged() -> None:
