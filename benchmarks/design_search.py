@@ -8,14 +8,10 @@ reach it: it takes hundreds of rows, keys or channels that are alike, and few ot
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from false_alarms import Campaign
 
 from verify.candidates.numpy_tiled.variants import VARIANTS

@@ -139,9 +139,8 @@ class Judge:
 
 def undeclared(run: CaseRun) -> Finding | None:
     """The finding of a case that lies outside what the candidate declares, or None when it is inside."""
-    able = run.contract.capabilities
-    refusal = able.refusal(run.case.problem)
-    if refusal is None and not able.fully_masked_rows and run.facts.has_blind_row():
+    refusal = run.contract.capabilities.refusal(run.case.problem)
+    if refusal is None and run.has_undeclared_row():
         refusal = "rows that see no key not declared"
     return None if refusal is None else Finding(check="capabilities", status=Status.UNSUPPORTED, reasons=(refusal,))
 

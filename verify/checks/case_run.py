@@ -92,6 +92,10 @@ class CaseRun:
         """Whether the backward is asked with a gradient of lse: every second seed, where the candidate takes one."""
         return self.contract.capabilities.takes_dlse and self.case.seed % 2 == 1
 
+    def has_undeclared_row(self) -> bool:
+        """Whether some query row sees no key and the candidate declares none of that kind."""
+        return not self.contract.capabilities.fully_masked_rows and self.facts.has_blind_row()
+
     def outcome(self, *, backward: bool) -> Outcome:
         """The candidate's answer. A failed backward is followed by a forward alone, so that the forward is judged."""
         if backward not in self._outcomes:

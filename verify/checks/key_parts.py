@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from verify.checks.case_run import CaseRun
-from verify.checks.variation import Values, logical_values, takes, vary
+from verify.checks.variation import logical_values, taken
 from verify.dense import dense_sequences
 from verify.problem import AttentionProblem
 
@@ -64,20 +64,12 @@ def part_of(run: CaseRun, start: int, stop: int) -> CaseRun | None:
         fields["layout"] = "bshd"
     placed = _shifted_diagonal(problem, start, stop)
     if placed is not None:
-        part = _taken(run, replace(problem, **fields, **placed), values)
+        part = taken(run, replace(problem, **fields, **placed), values)
         if part is not None:
             return part
     as_mask: dict[str, Any] = {"causal": False, "window": None, "pattern": "boolean"}
     values.pop("block_mask", None)
-    return _taken(run, replace(problem, **fields, **as_mask), values | {"mask": _visible(run)[..., start:stop]})
-
-
-def _taken(run: CaseRun, problem: AttentionProblem, values: Values) -> CaseRun | None:
-    if not takes(run, problem):
-        return None
-    part = vary(run, values, problem)
-    blind = not run.contract.capabilities.fully_masked_rows and part.facts.has_blind_row()
-    return None if blind else part
+    return taken(run, replace(problem, **fields, **as_mask), values | {"mask": _visible(run)[..., start:stop]})
 
 
 def _shifted_diagonal(p: AttentionProblem, start: int, stop: int) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from verify.checks.argument_changes import Change, changes_of
 from verify.checks.base import Check
 from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
-from verify.checks.variation import Ledger, judges, several_calls_refusal, skipped, takes, vary, with_inputs
+from verify.checks.variation import Ledger, several_calls_refusal, skipped, taken, with_inputs
 from verify.verdict import Finding, Status
 
 NAME = "sensitivity"
@@ -51,10 +51,8 @@ def _judge_seed(ledger: Ledger) -> None:
 
 def _takeable(run: CaseRun) -> Iterator[tuple[Change, CaseRun]]:
     for change in changes_of(run):
-        if not takes(run, change.problem):
-            continue
-        varied = vary(run, change.values, change.problem)
-        if judges(run, varied):
+        varied = taken(run, change.problem, change.values)
+        if varied is not None:
             yield change, varied
 
 

@@ -11,7 +11,6 @@ from verify.checks.case_run import CaseRun
 from verify.checks.comparison import FAULTS
 from verify.checks.variation import (
     Ledger,
-    judges,
     owed_outputs,
     several_calls_refusal,
     skipped,
@@ -46,13 +45,13 @@ def _sequence(run: CaseRun) -> Finding:
         return fault_finding(NAME, first)
     ledger = Ledger(check=NAME, run=run)
     other = _other(run, run.case)
-    if judges(run, other):
+    if not other.has_undeclared_row():
         ledger.judge(_same_storage(run, other, backward=backward), "same storage, new values", backward=backward)
     for label, problem in other_problems(run.case.problem):
         if not takes(run, problem):
             continue
         other = _other(run, replace(run.case, problem=problem))
-        if judges(run, other):
+        if not other.has_undeclared_row():
             ledger.judge(other, f"after it, {label}", backward=False)
     again = with_inputs(run, run.case, run.facts.inputs)
     if not run.contract.capabilities.deterministic:

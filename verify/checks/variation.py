@@ -74,11 +74,12 @@ def takes(run: CaseRun, problem: AttentionProblem) -> bool:
     return run.contract.capabilities.refusal(problem) is None
 
 
-def judges(run: CaseRun, varied: CaseRun) -> bool:
-    """Whether the candidate owes an answer to a varied case: declared, and no row without keys where those differ."""
-    able = run.contract.capabilities
-    declared = able.refusal(varied.case.problem) is None
-    return declared and (able.fully_masked_rows or not varied.facts.has_blind_row())
+def taken(run: CaseRun, problem: AttentionProblem, values: Mapping[str, Array]) -> CaseRun | None:
+    """The run with another problem and values; None where the candidate does not declare it, or some row of it."""
+    if not takes(run, problem):
+        return None
+    varied = vary(run, values, problem)
+    return None if varied.has_undeclared_row() else varied
 
 
 def owed_outputs(run: CaseRun, *, backward: bool) -> tuple[str, ...]:

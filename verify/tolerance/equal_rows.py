@@ -46,8 +46,7 @@ class RowRatios:
     def of(ops: Operands, block: ScoreBlock, alike: Groups) -> RowRatios:
         """Ratios of a block that spans all rows; `alike` from `equal_weights`."""
         queries, same = (_over_rows(ops, block, groups) for groups in (ops.query_groups, alike))
-        weights = queries if same is None else same if queries is None else np.maximum(queries, same)
-        return RowRatios(queries=queries, weights=weights, douts=_over_rows(ops, block, ops.dout_groups))
+        return RowRatios(queries=queries, weights=larger(queries, same), douts=_over_rows(ops, block, ops.dout_groups))
 
 
 def _over_rows(ops: Operands, block: ScoreBlock, groups: Groups) -> Real | None:
@@ -60,6 +59,13 @@ def _over_rows(ops: Operands, block: ScoreBlock, groups: Groups) -> Real | None:
             by_key = np.ascontiguousarray(stacked[kv_head].T)[None]
             ratio[kv_head] = group_ratio(by_key, numbers)[0].T
     return ratio.reshape(block.probs.shape)
+
+
+def larger(first: Real | None, second: Real | None) -> Real | None:
+    """The larger of two ratios, either of which may be absent."""
+    if first is None or second is None:
+        return second if first is None else first
+    return np.maximum(first, second)
 
 
 def raised(variance: Real, ratio: Real | None) -> Real:

@@ -11,7 +11,7 @@ from verify.dense import Float64
 from verify.dtypes import float_format
 from verify.tolerance.delta_errors import RowErrors, storing
 from verify.tolerance.equal_addends import repeated_over_rows
-from verify.tolerance.equal_rows import RowRatios, raised
+from verify.tolerance.equal_rows import RowRatios, larger, raised
 from verify.tolerance.gradient_errors import GradientErrors
 from verify.tolerance.gradient_terms import (
     also,
@@ -56,10 +56,8 @@ def key_terms(
     grown = errors.inflation * sloped
     centred = errors.inflation * errors.dscores_sloped
     row_variance = grown**2 * as_rows(rows.delta_variance) + centred**2 * as_rows(rows.lse_variance)
-    row_ratio = ratios.weights
-    if rounds.arithmetic.delta_from == "dprobs" and ratios.douts is not None:
-        row_ratio = ratios.douts if row_ratio is None else np.maximum(row_ratio, ratios.douts)
-    independent = raised(row_variance, row_ratio)
+    from_probs = rounds.arithmetic.delta_from == "dprobs"
+    independent = raised(row_variance, larger(ratios.weights, ratios.douts) if from_probs else ratios.weights)
     independent = independent + raised(errors.own_exponent, ratios.queries)
     independent = independent + raised(errors.products, ratios.douts)
     for rounding in errors.stored:
